@@ -407,8 +407,8 @@ typedef struct fc_append_operands {
   int32_t scaling;        /* fc_scaling */
   int32_t unused_scaling; /* padding */
   /* With FC_SCALING_TOKEN: where the factors of keys go, [pages, heads_kv, page_size]. The new keys' are written: the
-   * largest finite magnitude of the row over the largest number of the cache's type; 1 for a row of zeros. Since ABI
-   * version 10: a struct_size without the two is accepted */
+   * largest finite magnitude of the row over the largest number of the cache's type, but at least 2^-126; 1 for a row
+   * without a finite number. Since ABI version 10: a struct_size without the two is accepted */
   float *new_descale_k, *new_descale_v;
 } fc_append_operands;
 

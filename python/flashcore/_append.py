@@ -232,7 +232,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
         stream: as of `attention`.
         descale_k, descale_v: factors of a quantised cache, as of `attention`; None: 1. Those of keys, float32 [pages, heads_kv, page_size]
             whatever the layout, are written for the new ones: the row's largest finite magnitude over the largest number of the cache's
-            type, or 1 where it has none.
+            type, at least 2^-126; 1 for a row without a finite number.
 
     Returns:
         The turned q, or None without q. Nothing is written for a row whose sequence has a negative length, no place in its row of the table,

@@ -242,7 +242,9 @@ void Plan::check_floats(const Addresses& addresses) const {
     const std::int64_t count = operand.count(problem_, layouts_);
     const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(float));
     const auto* values = static_cast<const float*>(addresses[AddressOf(operand.operand).index()]);
-    if (count == 0 && values)
+    const bool of_keys = (operand.operand == Operand::kDescaleK || operand.operand == Operand::kDescaleV) &&
+                         problem_.input_scaling() == Scaling::kToken;
+    if (count == 0 && values && !of_keys)  // without keys there are none of them
       throw_bad_input("{} is given, and {} {}", operand.name, problem_.id(), operand.unexpected);
     if (count == 0 || !needs_o_) continue;
     if (!values)
@@ -254,8 +256,7 @@ void Plan::check_floats(const Addresses& addresses) const {
     allocations().check(operand.name, values, 0, bytes);
     check_apart(addresses, operand.name, values, bytes);
     // Of keys that no sequence has a pool's factors may be anything.
-    const bool may_be_unused = operand.allowed == is_factor && problem_.input_scaling() == Scaling::kToken;
-    if (!cpu_call_ || may_be_unused) continue;
+    if (!cpu_call_ || of_keys) continue;
     const double largest = operand.operand == Operand::kAlibi ? max_slope(problem_) : INFINITY;
     for (std::int64_t at = 0; at < count; ++at) {
       if (!operand.allowed(values[at])) throw_bad_input("{}[{}] is {}; {}", operand.name, at, values[at], operand.rule);

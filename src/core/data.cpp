@@ -110,9 +110,25 @@ class Generator {
 
   float k(const Place& at) const { return static_cast<float>(k_scaled(at) * by_k_); }
 
-  float v(const Place& at) const { return static_cast<float>(v_value(at) * by_v_); }
+  float v(const Place& at) const { return static_cast<float>(v_value(at) * by_v_ * token_factor(at)); }
 
  private:
+  // Where each key has its own factor, V's are far apart: at random, or the larger the later the key, so that rows of a
+  // causal mask do not see the largest; or all so small that 16 bits times them would be nothing.
+  double token_factor(const Place& at) const {
+    constexpr std::int64_t kApart = 40;  // powers of two
+    if (p_.input_scaling() != Scaling::kToken) return 1;
+    switch (pattern_) {
+      case Pattern::kPeaked:
+        return std::ldexp(1.0, -static_cast<int>((7 * at.row + 3 * at.head + 11 * at.batch) % kApart));
+      case Pattern::kLongTail:
+        return std::ldexp(1.0, static_cast<int>(kApart * at.row / std::max<std::int64_t>(1, p_.seqlen_kv) - kApart));
+      // fp16 has no such o.
+      case Pattern::kLargeLogits: return p_.dtype == DType::kF16 ? 1 : 0x1p-112;
+      default: return 1;
+    }
+  }
+
   float q_value(const Place& at) const {
     const double plain = q_.normal(index(at, p_.heads_q, p_.seqlen_q, p_.head_dim));
     switch (pattern_) {

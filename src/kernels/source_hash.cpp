@@ -1,6 +1,8 @@
 #include "kernels/source_hash.h"
 
+#include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -71,6 +73,21 @@ std::string launches_of(const Candidate& candidate, const PlacedProblem& problem
   }
 }
 
+// Files of CPU families that only some problems run.
+struct OnlyFor {
+  std::string_view file;  // its name ends before the dot
+  bool (*runs)(const Problem&);
+};
+constexpr OnlyFor kOnlyFor[] = {
+    {"cpu_ragged.", [](const Problem& p) { return p.ragged(); }},
+    {"cpu_fwd/forward_widened.", [](const Problem& p) { return p.may_be_scaled(); }},
+    {"cpu_fwd/functions.", [](const Problem& p) { return p.has_expression(); }},
+};
+bool is_run(std::string_view path, const Problem& problem) {
+  return std::all_of(std::begin(kOnlyFor), std::end(kOnlyFor),
+                     [&](const OnlyFor& only) { return !path.starts_with(only.file) || only.runs(problem); });
+}
+
 }  // namespace
 
 std::string code_of(std::string_view source) {
@@ -92,13 +109,13 @@ std::string code_of(std::string_view source) {
   return shortened;
 }
 
-std::string cpu_source_hash(const std::string& family, const SourceMap& sources) {
+std::string cpu_source_hash(const std::string& family, const Problem& problem, const SourceMap& sources) {
   std::set<std::string> paths;
   for (const auto& [path, text] : sources) {
     // family.cpp computes nothing: what it chooses is in the candidate, and a row whose candidate dispatch chose is
     // judged by asking dispatch again.
     const bool is_its_own = path.starts_with(family + "/") && path != family + "/family.cpp";
-    if (!is_its_own && !is_cpu_source(path)) continue;
+    if ((!is_its_own && !is_cpu_source(path)) || !is_run(path, problem)) continue;
     for (std::string& included : include_closure(path, sources)) paths.insert(std::move(included));
   }
   return hash_of_files({paths.begin(), paths.end()}, sources);
@@ -119,7 +136,7 @@ std::string source_hash(const Candidate& candidate, const PlacedProblem& problem
   const Family& family = *candidate.family;
   Hasher hasher;
   if (family.kind() == DeviceKind::kCpu)
-    return hasher.add(cpu_source_hash(family.name(), all_sources())).add(candidate.print()).hex();
+    return hasher.add(cpu_source_hash(family.name(), problem, all_sources())).add(candidate.print()).hex();
   const KernelSource source = family.source(candidate.config, problem, limits);
   const SourceMap* overlay = family.source_overlay();
   hasher.add(overlay ? hash_of_patched(source.file, *overlay) : hash_of_kernel(source.file));

@@ -20,8 +20,9 @@ std::string source_hash();
 std::string source_hash(const Candidate& candidate, const PlacedProblem& problem, const DeviceLimits& limits);
 
 // Of the text of a CPU family: its folder but family.cpp, what runs every CPU family (is_cpu_source of
-// kernels/embedded.h), and what these include of `sources`.
-std::string cpu_source_hash(const std::string& family, const SourceMap& sources);
+// kernels/embedded.h), and what these include of `sources`. Files that a launch of the problem never enters are left
+// out: those of ragged batches, of 8-bit operands, of functions.
+std::string cpu_source_hash(const std::string& family, const Problem& problem, const SourceMap& sources);
 
 // Of its launches alone: grid, block, cluster and shared memory, parameters, tensor maps, workspaces. Equal launches of
 // equal machine code are the same measurement, from whatever text the code was compiled. Empty for a CPU family.

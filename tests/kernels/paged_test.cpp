@@ -265,7 +265,8 @@ TEST_P(QuantisedCacheTest, EveryTypeScalingAndLayout) {
                          "b2_h2_sq2_sk90_d112_dv16_bf16_kve5m2_unscaled_raggedhalving_page2",
                          "b3_h4_hk2_sq3_sk150_d64_bf16_kve4m3_pertoken_causal_bshd_raggedhalving_page16",
                          "b3_h2_sq5_sk70_d80_fp16_kvint8_pertoken_wl9_strided_softcap5_alibi_raggedrandom_page7",
-                         "b2_h2_sq2_sk90_d256_bf16_kve5m2_pertoken_raggedhalving_page64"})
+                         "b2_h2_sq2_sk90_d256_bf16_kve5m2_pertoken_raggedhalving_page64",
+                         "b1_h2_sq12_sk700_d64_bf16_kve4m3_pertoken_raggedfull_page32"})
     EXPECT_EQ(is_valid(GetParam(), id) ? PagedBatch(GetParam(), id).run() : "", "") << id;
 }
 

@@ -124,16 +124,29 @@ TEST(Freshness, ACpusChoiceIsByTheTilesOfTheRowsDevice) {
 
 // The time of a CPU family is its threads' as well. What measures is not part of a candidate.
 TEST(Freshness, OtherThreadsMakeTheRowsOfACpuStale) {
-  const std::string hash = cpu_source_hash("cpu_fwd", all_sources());
-  const auto with_a_line_more = [](const std::string& path) {
+  Problem problem = Problem::parse("b1_h1_s64_d64_fp32");
+  const auto hash_now = [&] { return cpu_source_hash("cpu_fwd", problem, all_sources()); };
+  const std::string hash = hash_now();
+  const auto with_a_line_more = [&](const std::string& path) {
     SourceMap sources = all_sources();
     sources.at(path) += "int another;\n";
-    return cpu_source_hash("cpu_fwd", sources);
+    return cpu_source_hash("cpu_fwd", problem, sources);
   };
   for (const char* path : {"device/cpu/thread_pool.cpp", "device/cpu/thread_pool.h", "device/cpu/openmp.cpp",
                            "device/cpu/cpu_threads.cpp", "device/cpu/aligned_memory.h", "device/cpu/amx.cpp",
-                           "cpu_call.cpp", "cpu_dense.cpp", "cpu_ragged.cpp", "cpu_fwd/forward.cpp", "core/band.h"})
+                           "cpu_call.cpp", "cpu_dense.cpp", "cpu_fwd/forward.cpp", "core/band.h"})
     EXPECT_NE(with_a_line_more(path), hash) << path;
+  // What only some problems run is of their rows alone.
+  for (const auto& [path, id] :
+       {std::pair("cpu_ragged.cpp", "b1_h1_s64_d64_fp32_raggedfull"),
+        std::pair("cpu_fwd/forward_widened.cpp", "b1_h1_s64_d64_fp32_kve4m3"),
+        std::pair("cpu_fwd/functions.cpp", R"({"id": "b1_h1_s64_d64_fp32", "score": "s * 2"})")}) {
+    problem = Problem::parse("b1_h1_s64_d64_fp32");
+    EXPECT_EQ(with_a_line_more(path), hash) << path;
+    problem = Problem::parse(id);
+    EXPECT_NE(with_a_line_more(path), hash_now()) << path;
+  }
+  problem = Problem::parse("b1_h1_s64_d64_fp32");
   for (const char* path : {"cpu_fwd/family.cpp", "sm80_fwd/kernel.cuh"})
     EXPECT_EQ(with_a_line_more(path), hash) << path;
   for (const char* path : {"device/cpu/ceilings.cpp", "device/cpu/cpu_device.cpp"})

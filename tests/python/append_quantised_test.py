@@ -43,17 +43,17 @@ def codes_of(values, kind):
 
 
 class Case:
-    def __init__(self, memory, name, dtype, columns, by_head, seed=1):
+    def __init__(self, memory, name, dtype, columns, by_head, seed=1, heads=HEADS):
         random = numpy.random.default_rng(seed)
         self.memory, self.kind, place = memory, kind_of(name), memory.place
         self.dtype = dtype_of(dtype)
-        draw = (random.standard_normal((2, BATCH, ROWS, HEADS, columns)) * 3).astype("float32")
+        draw = (random.standard_normal((2, BATCH, ROWS, heads, columns)) * 3).astype("float32")
         draw[0, 0, 0, 0, :4] = [1e4, -1e4, 0, 2.5]  # which saturate, and a tie of int8 with a factor of 1
         self.k, self.v = (place(x.astype(self.dtype)) for x in draw)
-        self.k_cache, self.v_cache = (place(numpy.full((PAGES, PAGE, HEADS, columns), 7, "float32").astype(self.kind)) for _ in range(2))
+        self.k_cache, self.v_cache = (place(numpy.full((PAGES, PAGE, heads, columns), 7, "float32").astype(self.kind)) for _ in range(2))
         self.lengths = place(numpy.int32([2, 5]))
         self.table = place(numpy.int32([[3, 1, -1], [0, 2, 9]]))
-        shape = (BATCH, HEADS) if by_head else (1,)
+        shape = (BATCH, heads) if by_head else (1,)
         self.by_k, self.by_v = (place((random.random(shape) * 0.1 + 0.01).astype("float32")) for _ in range(2))
 
     def append(self, **arguments):
@@ -101,14 +101,19 @@ class AppendQuantisedTest(unittest.TestCase):
         self.each(body)
 
     def each_with_factors_of_keys(self, body):
-        def with_factors(case):
-            if case.by_k.ndim == 2:  # once for both
-                return
-            of_keys = numpy.full((PAGES, HEADS, PAGE), numpy.nan, "float32")
-            case.by_k, case.by_v = case.memory.place(of_keys), case.memory.place(of_keys.copy())
-            body(case)
-
-        self.each(with_factors)
+        """More heads than a CTA has warps, and rows of more parts than a warp has lanes."""
+        for device in ("cpu", "emulator"):
+            for name in TYPES:
+                for dtype, columns, heads in (("float16", 32, 6), ("float32", 160, 2), ("float16", 68, 5)):
+                    memory = Memory(device)
+                    try:
+                        with self.subTest(device=device, cache=name, dtype=dtype, columns=columns):
+                            case = Case(memory, name, dtype, columns, False, heads=heads)
+                            of_keys = numpy.full((PAGES, heads, PAGE), numpy.nan, "float32")
+                            case.by_k, case.by_v = memory.place(of_keys), memory.place(of_keys.copy())
+                            body(case)
+                    finally:
+                        memory.close()
 
     def expect_rows(self, case, cache, rows, found, step):
         """Codes and factors by the definition, within `step` of a code; elsewhere nothing is written."""
@@ -118,23 +123,42 @@ class AppendQuantisedTest(unittest.TestCase):
                 position = int(case.lengths[s]) + i
                 page, at = case.table[s, position // PAGE], position % PAGE
                 magnitude = numpy.abs(rows[s, i]).max(axis=-1)
-                factors[page, :, at] = numpy.where(magnitude > 0, magnitude / numpy.float32(largest_of(case.kind)), 1)
+                factors[page, :, at] = numpy.maximum(magnitude / numpy.float32(largest_of(case.kind)), numpy.float32(2.0**-126))
                 codes[page, at] = codes_of(rows[s, i] / factors[page, :, at][:, None], case.kind)
         numpy.testing.assert_allclose(found, factors, rtol=0 if step == 0 else 1e-5)
         wide, wanted = numpy.float64(cache.astype("float32")), numpy.float64(codes.astype("float32"))
         self.assertTrue((numpy.abs(wide - wanted) <= step * numpy.maximum(1, numpy.abs(wanted) / 8)).all())
 
     def test_factors_of_keys(self):
-        """The largest of each row and head becomes the type's largest number: nothing saturates. Zeros have a factor of 1."""
+        """The largest of each row and head becomes the type's largest number: nothing saturates. Zeros have the least factor, so that
+        they take nothing from rows with numbers."""
 
         def body(case):
             case.v[1, 2, 1] = 0
             case.append()
             self.expect_rows(case, case.k_cache, numpy.float32(case.k), case.by_k, 0)
             self.expect_rows(case, case.v_cache, numpy.float32(case.v), case.by_v, 0)
-            self.assertEqual(case.by_v[case.table[1, 1], 1, 3], 1)
+            self.assertEqual(case.by_v[case.table[1, 1], 1, 3], numpy.float32(2.0**-126))
 
         self.each_with_factors_of_keys(body)
+
+    def test_factors_of_rows_that_are_no_numbers(self):
+        for device in ("cpu", "emulator"):
+            memory = Memory(device)
+            case = Case(memory, "int8", "float32", 32, False)
+            case.by_k, case.by_v = (memory.place(numpy.full((PAGES, HEADS, PAGE), numpy.nan, "float32")) for _ in range(2))
+            case.k[0, 0, 0], case.k[0, 0, 1, 5], case.v[0, 0, 0] = numpy.nan, numpy.inf, 1e-42
+            case.append()
+            largest = numpy.abs(numpy.where(numpy.isfinite(case.k[0, 0, 1]), case.k[0, 0, 1], 0)).max()
+            self.assertEqual(case.by_k[3, :, 2].tolist(), [1, numpy.float32(largest) / numpy.float32(127)])
+            self.assertEqual(case.k_cache[3, 2, 1, 5], 127)
+            self.assertEqual(case.by_v[3, 0, 2], numpy.float32(2.0**-126))
+            memory.close()
+
+    def test_no_keys_at_all(self):
+        q, k = numpy.ones((2, 4, 3, 64), "float32"), numpy.zeros((2, 2, 0, 64), "int8")
+        factors = numpy.ones((2, 2, 0), "float32")
+        self.assertTrue((flashcore.attention(q, k, k, descale_k=factors, descale_v=factors) == 0).all())
 
     def test_factors_of_turned_keys(self):
         def body(case):

@@ -68,6 +68,24 @@ class QuantisedCacheTest(unittest.TestCase):
             wanted = flash_attn_with_kvcache(self.q, plain_k, plain_v, cache_seqlens=self.used + 2, block_table=self.table, causal=True)
             torch.testing.assert_close(out, wanted, atol=2e-5, rtol=2e-5)
 
+    def test_factors_of_keys_are_found_and_kept(self):
+        """Of new tokens they are written to the caller's tensors, from where the next call reads them."""
+        shape = (BATCH * COLUMNS, PAGE, HEADS_KV, DIM)
+        plain = [torch.randn(shape) for _ in range(2)]
+        factors = [x.abs().amax(-1).transpose(1, 2).contiguous() / 127 for x in plain]  # [pages, heads_kv, page_size]
+        caches = [(x / by.transpose(1, 2)[..., None]).round().to(torch.int8) for x, by in zip(plain, factors)]
+        new = [20 * torch.randn(BATCH, 2, HEADS_KV, DIM) for _ in range(2)]  # larger than all before
+        used, given = self.used.clone(), {"block_table": self.table, "causal": True}
+        named = dict(zip(("k_descale", "v_descale"), factors))
+        out = flash_attn_with_kvcache(self.q, *caches, *new, cache_seqlens=used, **given, **named)
+        again = flash_attn_with_kvcache(self.q, *caches, cache_seqlens=self.used + 2, **given, **named)
+        torch.testing.assert_close(out, again, atol=0, rtol=0)
+        wanted = flash_attn_with_kvcache(self.q, *plain, *new, cache_seqlens=self.used.clone(), **given)
+        torch.testing.assert_close(out, wanted, atol=0.6, rtol=0.05)
+        apart = torch.stack(factors, 1)  # of K and V in one tensor
+        with self.assertRaisesRegex(flashcore.Error, "k_descale has a factor for each key and is not contiguous"):
+            flash_attn_with_kvcache(self.q, *caches, *new, cache_seqlens=used, **given, k_descale=apart[:, 0], v_descale=apart[:, 1])
+
     def test_nothing_is_appended_by_a_call_that_is_refused(self):
         k, v, *_ = self.caches(torch.int8)
         before, new = k.clone(), torch.ones(BATCH, 1, HEADS_KV, DIM)

@@ -65,10 +65,11 @@ class CpuRows {
       int head_stride = descale.head_stride;
       if (new_factors) {
         float* of_row = new_factors + factor_index(x.heads, params_.page_size, place.page, 0, place.row);
-        for (int head = 0; head < x.heads; ++head)
+        for (int head = 0; head < x.heads; ++head) {
+          const float largest = largest_of_row(x, from + head * x.from_stride.head, place.position, turned);
           of_row[std::int64_t{head} * params_.page_size] =
-              factor_of_row(largest_of_row(x, from + head * x.from_stride.head, place.position, turned),
-                            largest_of(static_cast<Element>(cache_)));
+              factor_of_row(largest, largest >= 0, largest_of(static_cast<Element>(cache_)));
+        }
         factors = of_row, head_stride = params_.page_size;
       }
       write_row(x, from, place.page * x.to_stride.batch + place.row * x.to_stride.row, place.position, turned,
@@ -122,9 +123,9 @@ class CpuRows {
     }
   }
 
-  // The largest finite magnitude of what a row of one head becomes.
+  // The largest finite magnitude of what a row of one head becomes; -1 where there is none.
   float largest_of_row(const Operand& x, std::int64_t source, std::int64_t position, bool turned) const {
-    float largest = 0;
+    float largest = -1;
     const auto note = [&](float value) {
       if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
     };

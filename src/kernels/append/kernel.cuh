@@ -207,6 +207,7 @@ FC_DEVICE void write_row(const AppendParams& params, const Operand& operand, lon
   }
 }
 
+// -1 where there is none.
 template <int kCount>
 FC_DEVICE float largest_finite(const float (&values)[kCount], float largest) {
   constexpr unsigned kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u;
@@ -243,11 +244,11 @@ FC_DEVICE void write_row_and_factors(const AppendParams& params, const Operand& 
         body(column, values);
       }
     };
-    float largest = 0.0f;
+    float largest = -1.0f;
     for_each_piece([&](int, const float(&values)[kW]) { largest = largest_finite(values, largest); });
 #pragma unroll
     for (int mask = 16; mask > 0; mask /= 2) largest = ptx::max(largest, ptx::shfl_bfly(largest, mask));
-    const float factor = factor_of_row(largest, largest_of(element_of_cache(K)));
+    const float factor = factor_of_row(largest, largest >= 0.0f, largest_of(element_of_cache(K)));
     if (lane == 0)
       ptx::st_global_f32(factors + factor_index(operand.heads, params.page_size, place.page, head, place.row), factor);
     for_each_piece([&](int column, const float(&values)[kW]) {

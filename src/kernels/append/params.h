@@ -29,10 +29,14 @@ inline constexpr int kThreads = 128;
 inline long long factor_index(int heads, int page_size, int page, int head, int row) {
   return (static_cast<long long>(page) * heads + head) * page_size + row;
 }
-// The factor that brings a row's largest finite magnitude to the largest number of the cache's type.
-inline float factor_of_row(float magnitude, float largest) {
+// The factor that brings a row's largest finite magnitude to the largest number of the cache's type. It is normal, so
+// that no rounding of it lets a code saturate; least of all for zeros, whose factor must not be larger than those of
+// rows with numbers: kernels keep weights times factors in few bits. A row without a finite number has 1.
+inline float factor_of_row(float magnitude, bool has_finite, float largest) {
+  constexpr float kLeastNormal = 1.17549435e-38f;
+  if (!has_finite) return 1.0f;
   const float factor = magnitude / largest;
-  return factor > 0.0f ? factor : 1.0f;
+  return factor > kLeastNormal ? factor : kLeastNormal;
 }
 constexpr float largest_of(Element cache) {
   return cache == Element::kE4M3 ? 448.0f : cache == Element::kE5M2 ? 57344.0f : 127.0f;

@@ -443,7 +443,7 @@ struct Kernel : tile::Marks {
     if constexpr (T.token_factors) {
       float own[kKeyTiles][2];
       load_factors(own, own_factors(number));
-      multiply_columns(acc_s, own, 1.0f);
+      multiply_columns(acc_s, own);
     }
     if constexpr (marks_missing(T))
       spoil_missing(acc_s, address_missing(number) + 4 * (key_warp * kKeys + tile::column_of_lane(lane)));
@@ -533,10 +533,16 @@ struct Kernel : tile::Marks {
   FC_DEVICE void weigh_by_factors(float (&acc_s)[kKeyTiles][4], int number, float (&rescale)[2]) {
     float own[kKeyTiles][2];
     load_factors(own, own_factors(number) + 4 * C.block_n);
-    if constexpr (weight_scale(T) == 1.0f) return multiply_columns(acc_s, own, 1.0f);
-    const float raised = unit.raise(own);
-    rescale[0] *= raised, rescale[1] *= raised;
-    multiply_columns(acc_s, own, unit.to_weight());
+    multiply_columns(acc_s, own);
+    if constexpr (weight_scale(T) != 1.0f) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        rescale[r] *= unit.raise(acc_s, r);
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+          acc_s[n][2 * r] *= unit.to_weight(r), acc_s[n][2 * r + 1] *= unit.to_weight(r);
+      }
+    }
   }
   FC_DEVICE void compute(int number, const Step& step) {
     if (step.flags & Step::kFirst) begin_run(number, read_run(step));
@@ -566,7 +572,7 @@ struct Kernel : tile::Marks {
     const Run run = read_run(step);
     tile::RowState state = tile::RowState::of(softmax);
     const Finish<T, C> rest{params, score_params, run, lane, row_warp, key_warp, descales};
-    if constexpr (T.token_factors && weight_scale(T) != 1.0f) sort_columns<T>(acc_o, unit.undone());
+    if constexpr (T.token_factors && weight_scale(T) != 1.0f) sort_columns<T>(acc_o, unit.undone(0), unit.undone(1));
     else if constexpr (has_quantised_cache(T)) sort_columns<T>(acc_o);
     if constexpr (C.key_warps == 1) {
       end_of_run(rest, state, acc_o);

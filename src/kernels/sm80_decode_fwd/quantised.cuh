@@ -90,29 +90,30 @@ FC_DEVICE void multiply_values(float (&acc_even)[4], float (&acc_odd)[4], const 
 }
 
 // Weights times the factors of their values, where each value has its own, in units of a power of two that the largest
-// factor so far is less than twice of: fp16 holds them as it holds weights. A larger factor than all before raises the
-// unit, and O is rescaled as for a larger maximum. A warp has one unit, because all its rows have the same keys.
+// of a row so far is less than twice of: fp16 holds them as it holds weights. A larger one than all before raises the
+// row's unit, and O is rescaled as for a larger maximum. Each row has its own: by factors alone, keys that a row does
+// not see, or that weigh nothing, would take the bits of the others.
 struct ValueUnit {
-  // The least exponent is one with which 2^14 / unit is a number. No static members: they would be constants of every
-  // kernel, with them or without.
-  enum : int { kBias = 127, kTop = 14, kLeast = kTop };
-  int exponent;  // biased
+  // The least exponent is one with which 2^14 / unit and unit / 2^14 are normal numbers. No static members: they would
+  // be constants of every kernel, with them or without.
+  enum : int { kBias = 127, kTop = 14, kLeast = kTop + 1 };
+  int exponent[2];  // biased, of the lane's rows
 
-  FC_DEVICE void reset() { exponent = kLeast; }
-  // What a weight's factor is multiplied with.
-  FC_DEVICE float to_weight() const { return ptx::float_of_bits((2 * kBias + kTop - exponent) << 23); }
+  FC_DEVICE void reset() { exponent[0] = exponent[1] = kLeast; }
+  // What a weight is multiplied with.
+  FC_DEVICE float to_weight(int r) const { return ptx::float_of_bits((2 * kBias + kTop - exponent[r]) << 23); }
   // What O is multiplied with at the end.
-  FC_DEVICE float undone() const { return ptx::float_of_bits((exponent - kTop) << 23); }
-  // By factors of a block; what O so far is multiplied with.
+  FC_DEVICE float undone(int r) const { return ptx::float_of_bits((exponent[r] - kTop) << 23); }
+  // By a row's weights of a block; what O so far is multiplied with.
   template <int kTiles>
-  FC_DEVICE float raise(const float (&factors)[kTiles][2]) {
+  FC_DEVICE float raise(const float (&weights)[kTiles][4], int r) {
     float largest = 0.0f;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) largest = ptx::max(largest, ptx::max(factors[n][0], factors[n][1]));
+    for (int n = 0; n < kTiles; ++n) largest = ptx::max(largest, ptx::max(weights[n][2 * r], weights[n][2 * r + 1]));
     const int own = ptx::bits_of_float(tile::quad_max(largest)) >> 23;
-    if (own <= exponent) return 1.0f;
-    const int below = own - exponent;
-    exponent = own;
+    if (own <= exponent[r]) return 1.0f;
+    const int below = own - exponent[r];
+    exponent[r] = own;
     return below < kBias ? ptx::float_of_bits((kBias - below) << 23) : 0.0f;
   }
 };
@@ -126,19 +127,20 @@ FC_DEVICE void load_factors(float (&factors)[kTiles][2], ptx::SharedAddress firs
     for (int i = 0; i < 2; ++i) factors[n][i] = ptx::float_of_bits(ptx::ld_shared_u32(first + 4 * (8 * n + i)));
 }
 template <int kTiles>
-FC_DEVICE void multiply_columns(float (&acc_s)[kTiles][4], const float (&factors)[kTiles][2], float all) {
+FC_DEVICE void multiply_columns(float (&acc_s)[kTiles][4], const float (&factors)[kTiles][2]) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) acc_s[n][i] *= factors[n][i % 2] * all;
+    for (int i = 0; i < 4; ++i) acc_s[n][i] *= factors[n][i % 2];
 }
 
 // From even and odd columns, 4t, 4t+2 and 4t+1, 4t+3 of 16, to pairs: 4t, 4t+1 and 4t+2, 4t+3. O is what it stands for
 // after that.
 template <Traits T, int kChunks>
-FC_DEVICE void sort_columns(float (&acc_o)[kChunks][4], float of_weights = 1.0f / weight_scale(T)) {
+FC_DEVICE void sort_columns(float (&acc_o)[kChunks][4], float first = 1.0f / weight_scale(T),
+                            float second = 1.0f / weight_scale(T)) {
   if constexpr (weight_scale(T) != 1.0f) {
-    const float undone[2] = {of_weights, of_weights};
+    const float undone[2] = {first, second};
     tile::scale_rows(acc_o, undone);
   }
 #pragma unroll
