@@ -67,7 +67,7 @@ def bench(problem: str | None = None, *, suite: str | None = None, device: str |
         store: the file of trials; default .flashcore/trials.db.
 
     Returns:
-        One entry per problem, schema "flashcore.bench/1": "time_us" {p10, p50, p90}, "floor_us", "tflops", "correct", ...
+        One entry per problem, schema "flashcore.bench/1": "time_us" {p10, p50, p90}, "samples_us", "floor_us", "tflops", "correct", ...
     """
     flags = _selection(problem, suite, device)
     for name, value in (("--family", candidate), ("--store", store)):

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "device/cuda/compile_cache.h"
+#include "lab/compare/peer_rows.h"
 #include "lab/diagnose/gather.h"
 #include "lab/process/worker.h"
 #include "lab/record/digest.h"
@@ -192,11 +193,24 @@ DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch,
   return device;
 }
 
-void write_json(const Common& common, const nlohmann::json& results) {
-  if (common.json.empty()) return;
-  nlohmann::json document = results;
+namespace {
+
+nlohmann::json completed(nlohmann::json document) {
   if (g_watching) document["interrupted"] = interrupted();
   if (document.contains(kDigest)) seal(document);
+  return document;
+}
+
+}  // namespace
+
+void write_rows(const Common& common, const nlohmann::json& results) {
+  if (common.json.empty() || json_on_stdout(common)) return write_json(common, results);
+  write_file_atomically(common.json, print_rows(completed(results)));
+}
+
+void write_json(const Common& common, const nlohmann::json& results) {
+  if (common.json.empty()) return;
+  const nlohmann::json document = completed(results);
   // On a terminal a name's C1 controls and bidirectional overrides would act: ASCII only there.
   const bool ascii = json_on_stdout(common);
   const std::string text = document.dump(2, ' ', ascii, nlohmann::json::error_handler_t::replace) + "\n";

@@ -73,6 +73,8 @@ void check_json_target(const Common& common);
 // {"schema": ..., "results": [...], ...} to --json; nothing if the flag was not given. A verb that watches for
 // interrupts has "interrupted" in it.
 void write_json(const Common& common, const nlohmann::json& document);
+// The same for results that keep raw samples: in a file a result takes one line (lab/compare/peer_rows.h).
+void write_rows(const Common& common, const nlohmann::json& document);
 bool json_on_stdout(const Common& common);
 
 // Ctrl-C, SIGTERM and SIGHUP, from the first thing in main on, blocked by whoever started the program or not: the first

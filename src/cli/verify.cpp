@@ -87,6 +87,7 @@ int verify(const Common& common, const std::vector<std::string>& files, bool rec
                        {"same_code", rows_json(v.same_code)},
                        {"wrong", v.wrong},
                        {"without_samples", v.without_samples},
+                       {"times_without_samples", v.times_without_samples},
                        {"remarks", v.remarks},
                        {"suite", v.suite},
                        {"suite_problems", v.suite_problems},

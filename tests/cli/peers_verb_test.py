@@ -9,7 +9,7 @@ import sqlite3
 import sys
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, SOURCE_DIR, CliTest
+from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, SOURCE_DIR, CliTest, without_digests
 
 PROBLEM = "b1_h2_s16_d16_fp32"
 FAKE = os.path.join(SOURCE_DIR, "tests", "cli", "fake_peer.py")
@@ -223,12 +223,6 @@ class PeersTest(CliTest):
             with self.subTest(arguments):
                 done = self.expect(code, "peers", "--problem", PROBLEM, *arguments)
                 self.assertIn(words, done.stderr)
-
-
-def without_digests(document):
-    """A copy, as older programs wrote it."""
-    rows = [{key: value for key, value in row.items() if key != "digest"} for row in document["results"]]
-    return {key: value for key, value in document.items() if key != "digest"} | {"results": rows}
 
 
 class VerifyPeersTest(CliTest):

@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, NO_ENVIRONMENT, SOURCE_DIR, CliTest, copy_device_sources, interrupt
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, NO_ENVIRONMENT, SOURCE_DIR, CliTest, copy_device_sources, interrupt, without_digests
 
 PROBLEM = ["--device", "cpu", "--problem", "b1_h2_s96_d64_fp32"]
 
@@ -111,6 +111,45 @@ class VerifyTest(CliTest):
         for text in ("", "{", "[]", "{}", '{"results": []}', '{"results": [{}]}', '{"results": [3]}'):
             with self.subTest(text=text):
                 self.expect_error(BAD_USAGE, ["bad.json"], "verify", fresh, self.write("bad.json", text))
+
+    def test_figures_of_bench_follow_from_its_samples(self):
+        self.expect(DONE, "bench", *PROBLEM, "--json", "r.json")
+        with open(self.path("r.json"), encoding="utf-8") as file:
+            text = file.read()
+        row = json.loads(text)["results"][0]
+        self.assertEqual(len(row["samples_us"]), row["samples"])
+        self.assertLess(text.count("\n"), 20, "samples take no line each")
+        for key in ("p10", "p50", "p90"):
+            self.assertTrue(min(row["samples_us"]) <= row["time_us"][key] <= max(row["samples_us"]))
+        self.assertNotIn("no raw samples", self.expect(DONE, "verify", "r.json").stdout)
+        honest = without_digests(json.loads(text))
+        edits = {
+            "/time_us/p10": lambda row: row["time_us"].update(p10=row["time_us"]["p10"] * 0.9),
+            "/time_us/p50": lambda row: row["time_us"].update(p50=row["time_us"]["p50"] * 0.999),
+            "/time_us/p90": lambda row: row["time_us"].update(p90=row["time_us"]["p90"] * 1.1),
+            "/tflops": lambda row: row.update(tflops=row["tflops"] * 1.001),
+            "/samples": lambda row: row.update(samples=row["samples"] + 1),
+            "/kcycles": lambda row: row.update(clock_mhz=1000.0),
+            "raw samples cannot be read": lambda row: row.update(samples_us=[]),
+            "did not pass": lambda row: row["correct"].pop("passed"),
+        }
+        for words, edit in edits.items():
+            with self.subTest(words):
+                document = json.loads(json.dumps(honest))
+                edit(document["results"][0])
+                self.write("edited.json", json.dumps(document))
+                told = self.expect(FAILED, "verify", "edited.json").stdout
+                self.assertIn(words, told)
+                self.assertIn(row["problem"], told)
+        # As bench wrote rows before it kept samples: read, fresh, and not told to be confirmed.
+        old = json.loads(json.dumps(honest))
+        del old["results"][0]["samples_us"]
+        self.write("old.json", json.dumps(old))
+        done = self.expect(DONE, "verify", "old.json", "--json", "verdict.json")
+        self.assertIn("no raw samples kept of 1", done.stdout)
+        with open(self.path("verdict.json"), encoding="utf-8") as file:
+            (verdict,) = json.load(file)["results"]
+        self.assertEqual((verdict["fresh"], verdict["times_without_samples"], verdict["without_samples"]), (True, [row["problem"]], []))
 
     def test_recording_changes_nothing_else(self):
         self.expect(DONE, "bench", *PROBLEM, "--json", "r.json")

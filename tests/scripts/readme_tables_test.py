@@ -209,6 +209,19 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("a session had 11 rounds", self.readme())
         self.assertNotIn("keeps no raw samples", self.readme())
 
+    def test_times_of_bench_say_whether_samples_are_kept(self):
+        one, two = (result(f"b1_h8_s{n}_d64_fp16", 9.4, 1.2) | {"peers": []} for n in (512, 1024))
+        kept = {"samples_us": [9.3, 9.4, 9.5]}
+        for rows, sentence in (((one, two), "no raw samples are kept, so that nothing confirms these times"),
+                               ((one | kept, two), "no raw samples are kept of 1 of these 2 results, so that nothing confirms their times"),
+                               ((one | kept, two | kept), None)):  # fmt: skip
+            with self.subTest(sentence):
+                self.results(*rows)
+                self.assertEqual(self.run_script().returncode, 0)
+                self.assertIn(sentence or "9.40", self.readme())
+                if not sentence:
+                    self.assertNotIn("no raw samples", self.readme())
+
     def test_only_what_is_right_is_shown(self):
         wrong = result("b1_h8_s512_d64_fp16", 9.4, 1.2) | {"ended": "incorrect"}
         beside = result("b1_h8_s2048_d64_fp16", 22.0, 0.9) | {"ended": "passed"}

@@ -8,6 +8,7 @@
 #include "core/problem_row.h"
 #include "kernels/family.h"
 #include "kernels/source_hash.h"
+#include "lab/compare/peer_rows.h"
 #include "lab/process/worker.h"
 #include "lab/record/digest.h"
 #include "lab/record/json_io.h"
@@ -105,6 +106,19 @@ json bench_row(const Trial& t) {
 
 namespace {
 
+// What its figures follow from, so that anyone can compute them again: `flashcore verify` does.
+void keep_samples(json& row, const Timing& timing) {
+  std::vector<double> times, clocks;
+  for (const Sample& sample : timing.samples) {
+    times.push_back(sample.time_us);
+    if (sample.clock_mhz > 0) clocks.push_back(sample.clock_mhz);
+  }
+  if (times.empty()) return;
+  row["samples_us"] = round_samples(std::move(times));
+  if (!clocks.empty()) row["clock_mhz"] = median(clocks);
+  derive_figures(row, 0);
+}
+
 Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem& named) {
   EvaluateRequest request;
   request.problem = named.problem;
@@ -169,7 +183,11 @@ BenchResult bench(const BenchOptions& options, Store* store, const std::function
 
 json bench_json(const std::vector<Trial>& trials) {
   json results = json::array();
-  for (const Trial& t : trials) results.push_back(bench_row(t));
+  for (const Trial& t : trials) {
+    json row = bench_row(t);
+    if (t.timing) keep_samples(row, *t.timing);
+    results.push_back(std::move(row));
+  }
   json document = {{"schema", kBenchSchema}, {"source_hash", source_hash()}, {"results", results}};
   seal_results(document, true);
   return document;

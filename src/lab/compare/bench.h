@@ -40,10 +40,11 @@ BenchResult bench(const BenchOptions& options, Store* store, const std::function
                   const std::function<bool()>& stop);
 
 // {"schema": "flashcore.bench/1", "source_hash": ..., "results": [one object per trial]}. Times in microseconds; a
-// trial that was not timed has "time_us": null and says in "ended" and "message" why.
+// trial that was not timed has "time_us": null and says in "ended" and "message" why. One that was keeps its raw samples
+// (lab/compare/peer_rows.h).
 nlohmann::json bench_json(const std::vector<Trial>& trials);
 
-// One of its results.
+// One of its results, without raw samples: a peer run keeps them by session.
 nlohmann::json bench_row(const Trial& trial);
 
 struct Verification {
@@ -60,6 +61,9 @@ struct Verification {
   // Problems with speed-ups over peers and no raw samples: nobody can check those figures. Fresh or not, never
   // confirmed.
   std::vector<std::string> without_samples;
+  // Problems with times of ours alone and no raw samples, as bench wrote them once: nothing confirms those times. Told,
+  // and no fault of the file.
+  std::vector<std::string> times_without_samples;
   std::vector<std::string> remarks;  // on sessions, as Audit::remarks, and as Claims::remarks (lab/verify/claims.h)
   // Of a file of one suite that ships: the names of its problems that no row is of. No fault of the file.
   std::string suite;

@@ -14,6 +14,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kResamplingSeed = 1;  // figures are a function of the samples alone
+constexpr int kSampleDigits = 4;              // of microseconds
 
 double round_digits(double value, int digits) {
   const double scale = std::pow(10.0, digits);
@@ -58,6 +59,17 @@ void derive_peer(json& peer, const json& row, double margin) {
 
 // Of a session that is published; none of one that went wrong.
 std::vector<double> samples_of(const json& session) { return sample_list(session.value("samples_us", json())); }
+
+void put_own_figures(json& row, const std::vector<double>& samples, const std::vector<double>& clocks_mhz) {
+  if (samples.empty()) throw_bad_input("{}: it has a time, and no session with samples", row.value("problem", "?"));
+  const PlacedProblem problem = problem_of(row);
+  const double p50 = round_digits(median(samples), 4);
+  row["time_us"] = quantiles_json(samples);
+  row["tflops"] = problem.flops() / p50 * 1e-6;
+  row["gbps"] = problem.bytes() / p50 * 1e-3;
+  row["kcycles"] = clocks_mhz.empty() ? 0.0 : round_digits(p50 * median(clocks_mhz) / 1000, 3);
+  row["samples"] = samples.size();
+}
 
 }  // namespace
 
@@ -122,7 +134,18 @@ Comparison compare_sessions(const std::vector<std::vector<double>>& log_ratios, 
   return comparison;
 }
 
+std::vector<double> round_samples(std::vector<double> times_us) {
+  for (double& time_us : times_us) time_us = round_digits(time_us, kSampleDigits);
+  return times_us;
+}
+
+bool has_samples(const json& row) { return row.contains("measured") || row.contains("samples_us"); }
+
 void derive_figures(json& row, double margin) {
+  if (!row.contains("measured")) {
+    const double clock = row.value("clock_mhz", 0.0);
+    return put_own_figures(row, samples_of(row), clock > 0 ? std::vector{clock} : std::vector<double>());
+  }
   std::vector<double> all, clocks;
   std::size_t sessions = 0;
   for (const json& session : row.at("measured")) {
@@ -132,14 +155,7 @@ void derive_figures(json& row, double margin) {
     all.insert(all.end(), samples.begin(), samples.end());
     if (const double clock = session.value("clock_mhz", 0.0); clock > 0) clocks.push_back(clock);
   }
-  if (all.empty()) throw_bad_input("{}: it has a time, and no session with samples", row.value("problem", "?"));
-  const PlacedProblem problem = problem_of(row);
-  const double p50 = round_digits(median(all), 4);
-  row["time_us"] = quantiles_json(all);
-  row["tflops"] = problem.flops() / p50 * 1e-6;
-  row["gbps"] = problem.bytes() / p50 * 1e-3;
-  row["kcycles"] = clocks.empty() ? 0.0 : round_digits(p50 * median(clocks) / 1000, 3);
-  row["samples"] = all.size();
+  put_own_figures(row, all, clocks);
   row["sessions"] = sessions;
   for (json& peer : row["peers"]) derive_peer(peer, row, margin);
 }

@@ -9,6 +9,9 @@
 //   A session that went wrong has "ended" and "message" and no "samples_us": no figure is made of it.
 //   "peers": [{"name", "version", "notes", "samples_us": [[...] or null, ...], ...}]       null: not in that session
 //
+// A row of bench has one party and one session, and no "measured": its "samples_us" are its own, and its "clock_mhz" is
+// there where the clock is known. Files from before bench kept samples have neither.
+//
 // Sample i of a party and sample i of ours are of one round. A session's ratio is the median over its rounds of
 // log(theirs / ours); the published speed-up is exp of the mean over sessions. One session: BCa interval over rounds.
 // Several: Student's over sessions, with the spread within from resampling rounds (lab/statistics/bootstrap.h). A
@@ -38,9 +41,16 @@ std::string judge_agreement(const std::vector<double>& beside_us, const std::vec
 // The same for a CPU, by kCpuAgreement.
 std::string judge_cpu_agreement(const std::vector<double>& beside_us, const std::vector<double>& laboratory_us);
 
+// As rows keep samples: to 0.1 ns.
+std::vector<double> round_samples(std::vector<double> times_us);
+
+// Whether its own figures follow from something in the row: it is of a peer run, or of a bench that kept its samples.
+bool has_samples(const nlohmann::json& row);
+
 // Writes "time_us", "tflops", "gbps", "kcycles", "samples", "sessions" and each peer's "time_us", "speedup", "ci95",
 // "verdict", "sessions", "detectable" and "p_value" from the samples. "ci95" is null where there is none, and
-// "no_interval" says why. Error kBadInput for a row without samples.
+// "no_interval" says why. Of a row of bench all but "sessions" and what is of peers. Error kBadInput for a row without
+// samples.
 void derive_figures(nlohmann::json& row, double margin);
 
 // The samples of a peer's rounds that are paired with ours, by session.

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "kernels/source_hash.h"
+#include "lab/compare/peer_rows.h"
 #include "lab/record/trial.h"
 #include "lab/statistics/statistics.h"
 
@@ -22,11 +23,7 @@ double Party::clock_mhz() const {
   return known.empty() ? 0 : median(known);
 }
 
-std::vector<double> Party::rounded_samples() const {
-  std::vector<double> rounded;
-  for (const double time_us : times) rounded.push_back(std::round(time_us * 1e4) / 1e4);
-  return rounded;
-}
+std::vector<double> Party::rounded_samples() const { return round_samples(times); }
 
 namespace {
 

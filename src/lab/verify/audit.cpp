@@ -116,7 +116,7 @@ void audit_rates(const json& result, std::vector<std::string>& complaints) {
   audit_floor(result, complaints);
 }
 
-// What a peer run prints follows from the samples that it kept: each field that derive_figures writes.
+// What is printed follows from the samples that the row keeps: each field that derive_figures writes.
 void audit_samples(const json& result, std::vector<std::string>& complaints) {
   const std::string id = id_of(result);
   json again = result;
@@ -131,6 +131,7 @@ void audit_samples(const json& result, std::vector<std::string>& complaints) {
   for (const char* path :
        {"/time_us/p10", "/time_us/p50", "/time_us/p90", "/tflops", "/gbps", "/kcycles", "/samples", "/sessions"})
     check("", path, result, again, kSampleTolerance);
+  if (!result.contains("measured")) return;
   for (std::size_t i = 0; i < again.at("peers").size(); ++i) {
     const json &claimed = result.at("peers").at(i), &honest = again["peers"][i];
     const std::string what = "of the peer " + honest.value("name", "?") + ", ";
@@ -185,8 +186,10 @@ void audit_row(const json& result, Audit& found) {
     for (std::string& what : audit_evidence(result)) found.wrong.push_back(std::move(what));
     audit_rates(result, found.wrong);
     const json peers = result.value("peers", json::array());
-    if (result.contains("measured")) audit_samples(result, found.wrong);
-    else if (!peers.empty()) found.without_samples.push_back(id);
+    if (has_samples(result)) audit_samples(result, found.wrong);
+    // A bench keeps samples of its own alone, and none of a candidate that it was compared with.
+    if (!peers.empty() && !result.contains("measured")) found.without_samples.push_back(id);
+    else if (!has_samples(result)) found.times_without_samples.push_back(id);
   } catch (const std::exception& e) {
     found.wrong.push_back(fmt::format("{}: its figures or raw samples cannot be read: {}", id, e.what()));
   }
@@ -220,7 +223,7 @@ std::optional<json> with_figures_anew(const json& row) {
   try {
     if (!row.at("time_us").is_object()) return std::nullopt;
     std::vector<std::string> complaints;
-    const bool sampled = row.contains("measured");
+    const bool sampled = has_samples(row);
     audit_floor(row, complaints);
     if (sampled) audit_samples(row, complaints);
     if (complaints.empty()) return std::nullopt;

@@ -10,14 +10,15 @@
 namespace flashcore {
 
 struct Audit {
-  std::vector<std::string> wrong;            // one sentence for each figure that does not follow
-  std::vector<std::string> without_samples;  // problems with ratios that nothing in the file can confirm
+  std::vector<std::string> wrong;                  // one sentence for each figure that does not follow
+  std::vector<std::string> without_samples;        // problems with ratios that nothing in the file can confirm
+  std::vector<std::string> times_without_samples;  // with times that nothing can, and no ratios
   // Sessions whose clocks were lowered, or whose machine was busy: told, and no fault of the file.
   std::vector<std::string> remarks;
 };
 
 // Of a flashcore.bench/1 document: its rates, floor and "decode" against the problem, the time and the device's
-// ceilings; what a peer run derived against the raw samples; that only what passed has a time, and what
+// ceilings; what a peer run or bench derived against the raw samples; that only what passed has a time, and what
 // that stands on (lab/verify/evidence.h); that no row is there twice, and that a row without a peer of
 // the others says why.
 Audit audit_document(const nlohmann::json& document);

@@ -72,10 +72,11 @@ class EvidenceAudit {
     }
     // Files from before both were written have neither, and no raw samples.
     const json passed = part_of(correct, "passed"), level = part_of(correct, "level");
-    if (passed != json(true) && (sampled_ || !passed.is_null()))
+    const bool needed = has_samples(row_);
+    if (passed != json(true) && (needed || !passed.is_null()))
       complain("it has a time, and did not pass the correctness gate: \"passed\" is {}", passed.dump());
     const bool full = level.is_string() && level.get<std::string>().starts_with("full");
-    if (!full && (sampled_ || !level.is_null()))
+    if (!full && (needed || !level.is_null()))
       complain("it has a time, and its correctness gate was not the full one: \"level\" is {}", level.dump());
   }
 

@@ -68,8 +68,10 @@ std::string reason_of(const Verification& v, std::size_t rows) {
         "{} of {} results were measured on what the source now is, and keep no raw samples: their figures cannot be "
         "checked. `flashcore peers` keeps samples: measure them again",
         v.without_samples.size(), rows);
-  return fmt::format("all {} results were measured on what the source now is for them{}", rows,
-                     v.same_code.empty() ? "" : fmt::format(" ({}: text changed, same code)", v.same_code.size()));
+  const std::size_t bare = v.times_without_samples.size();
+  return fmt::format("all {} results were measured on what the source now is for them{}{}", rows,
+                     v.same_code.empty() ? "" : fmt::format(" ({}: text changed, same code)", v.same_code.size()),
+                     bare == 0 ? "" : fmt::format("; no raw samples kept of {}: nothing confirms their times", bare));
 }
 
 // Of a JSON text: the first integer that no 64 bits hold, which would be written back as a rounded real number.
@@ -151,6 +153,7 @@ Verification verify_results_text(std::string_view text, const std::string& origi
   Audit audit = audit_document(document);
   verification.wrong = std::move(audit.wrong);
   verification.without_samples = std::move(audit.without_samples);
+  verification.times_without_samples = std::move(audit.times_without_samples);
   verification.remarks = std::move(audit.remarks);
   Claims claims = claims_of(document);
   append(verification.wrong, std::move(claims.wrong));
