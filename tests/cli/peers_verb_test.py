@@ -5,7 +5,9 @@ import json
 import math
 import os
 import re
+import shutil
 import sqlite3
+import subprocess
 import sys
 import unittest
 
@@ -21,6 +23,43 @@ def fake(*offers):
 
 
 class PeersTest(CliTest):
+    def git(self, *arguments):
+        return subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=self.folder, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+    @unittest.skipUnless(shutil.which("git"), "git is not here")
+    def test_the_commit_of_the_checkout_around_is_recorded(self):
+        peers = ["peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "2", "--peer", fake("good"), "--json", "peers.json"]
+        bench = ["bench", "--device", "cpu", "--problem", PROBLEM, "--json", "bench.json"]
+
+        def recorded(*arguments):
+            self.expect(DONE, *arguments)
+            with open(self.path(arguments[-1]), encoding="utf-8") as file:
+                (row,) = json.load(file)["results"]
+            return [(of.get("commit"), of.get("dirty")) for of in (row["environment"], *row.get("measured", []))]
+
+        self.assertEqual(recorded(*bench), [(None, None)])
+        self.git("init", "-q", ".")
+        self.git("commit", "-q", "--allow-empty", "-m", "of somebody else")
+        self.assertEqual((recorded(*peers), recorded(*bench)), ([("", None)] * 2, [(None, None)]))
+        shutil.copytree(os.path.join(SOURCE_DIR, "src"), self.path("src"))
+        self.git("add", "src")
+        self.git("commit", "-q", "-m", "ours")
+        head = self.git("rev-parse", "HEAD")
+        self.assertEqual((recorded(*peers), recorded(*bench)), ([(head, None)] * 2, [(head, None)]))
+        self.assertNotIn("with changes", self.expect(DONE, "verify", "peers.json").stdout)
+        self.assertEqual(recorded(*peers[:-2], "--commit", "fedcba9", "--json", "named.json"), [("fedcba9", None)] * 2)
+        with open(self.path("src", "core", "suite.h"), "a", encoding="utf-8") as file:
+            file.write("// changed\n")
+        self.assertEqual((recorded(*peers), recorded(*bench)), ([(head, True)] * 2, [(head, True)]))
+        for file in ("peers.json", "bench.json"):
+            self.assertIn("1 of its results were measured on sources with changes beside their commit", self.expect(DONE, "verify", file).stdout)
+        # Committed, and the program is of another text.
+        self.git("checkout", "-q", "src")
+        with open(self.path("src", "kernels", "tile", "mask.cuh"), "a", encoding="utf-8") as file:
+            file.write("// later\n")
+        self.git("commit", "-q", "-a", "-m", "later than the program")
+        self.assertEqual(recorded(*bench), [(self.git("rev-parse", "HEAD"), True)])
+
     def be_of_this_build(self):
         """The fake's party `flashcore` then says what the library of this build would."""
         self.expect(DONE, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "2", "--peer", fake("good"), "--json", "hash.json")

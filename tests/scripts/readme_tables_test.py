@@ -246,6 +246,10 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("commits aaaaaaaaaaaa, bbbb; measured on 2026-11-20, 2026-11-23. Peers", text)
         self.assertIn("of 2026-11-20, 2026-11-23.", text)
         self.assertNotIn("failed", text)
+        one["measured"][1]["dirty"] = True
+        self.results(one, two)
+        self.run_script()
+        self.assertIn("commits aaaaaaaaaaaa, bbbb with changes; measured", self.readme())
 
     def test_sessions_of_one_day_or_one_machine_are_told(self):
         first = {"began_at": "2026-11-20T08:00:00.000Z", "boot": "a", "samples_us": [1.0]}

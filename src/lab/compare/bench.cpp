@@ -181,11 +181,12 @@ BenchResult bench(const BenchOptions& options, Store* store, const std::function
   return result;
 }
 
-json bench_json(const std::vector<Trial>& trials) {
+json bench_json(const std::vector<Trial>& trials, const std::optional<Checkout>& checkout) {
   json results = json::array();
   for (const Trial& t : trials) {
     json row = bench_row(t);
     if (t.timing) keep_samples(row, *t.timing);
+    if (checkout) put_checkout(row["environment"], *checkout);
     results.push_back(std::move(row));
   }
   json document = {{"schema", kBenchSchema}, {"source_hash", source_hash()}, {"results", results}};

@@ -12,6 +12,7 @@
 
 #include "core/suite.h"
 #include "lab/measure/spec.h"
+#include "lab/record/checkout.h"
 #include "lab/record/store.h"
 #include "lab/record/trial.h"
 
@@ -40,9 +41,9 @@ BenchResult bench(const BenchOptions& options, Store* store, const std::function
                   const std::function<bool()>& stop);
 
 // {"schema": "flashcore.bench/1", "source_hash": ..., "results": [one object per trial]}. Times in microseconds; a
-// trial that was not timed has "time_us": null and says in "ended" and "message" why. One that was keeps its raw samples
-// (lab/compare/peer_rows.h).
-nlohmann::json bench_json(const std::vector<Trial>& trials);
+// trial that was not timed has "time_us": null and says in "ended" and "message" why. One that was keeps its raw
+// samples (lab/compare/peer_rows.h). `checkout`: that it was measured in, for the environment of each.
+nlohmann::json bench_json(const std::vector<Trial>& trials, const std::optional<Checkout>& checkout = std::nullopt);
 
 // One of its results, without raw samples: a peer run keeps them by session.
 nlohmann::json bench_row(const Trial& trial);

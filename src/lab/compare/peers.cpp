@@ -141,7 +141,7 @@ class PeerRun {
     row["device"]["ceilings"] = programs_.ceilings();
     row["correct"]["timed_rel_error"] = judged[ours].rel_error;
     row["registers"] = trial.artifact ? json(trial.artifact->registers) : json();
-    row["environment"]["commit"] = options_.commit;
+    put_checkout(row["environment"], options_.checkout);
     row["peers"] = json::array();
     row["correct"]["timed_rows"] = oracle->rows.all ? "all" : "sampled";
     json session = this_session();
@@ -321,11 +321,10 @@ class PeerRun {
 
   // When and where it is, which tells sessions apart.
   json this_session() const {
-    return {{"began_at", began_at_},
-            {"measured_at", now_iso8601()},
-            {"run", result_.run},
-            {"boot", read_boot_id()},
-            {"commit", options_.commit}};
+    json session = {
+        {"began_at", began_at_}, {"measured_at", now_iso8601()}, {"run", result_.run}, {"boot", read_boot_id()}};
+    put_checkout(session, options_.checkout);
+    return session;
   }
 
   void record(Trial& trial, const json& row) {

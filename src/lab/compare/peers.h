@@ -17,6 +17,7 @@
 #include "core/suite.h"
 #include "lab/measure/spec.h"
 #include "lab/process/peer_process.h"
+#include "lab/record/checkout.h"
 #include "lab/record/store.h"
 
 namespace flashcore {
@@ -32,7 +33,7 @@ struct PeersOptions : MeasurementSpec {  // the seed is of the inputs; max_secon
   std::uint64_t order_seed = 0;  // of the order of rounds; 0: by chance
   double budget_seconds = 440;   // peers that are slow to set up are left out when it runs short; it bounds waits
   double gap_ms = -1;            // idle before each sample; negative: the device's default
-  std::string commit;            // recorded
+  Checkout checkout;             // recorded
   std::string laboratory;        // the program whose timer-server is asked; empty: this one
   PeerDeadlines deadlines = {};
 };

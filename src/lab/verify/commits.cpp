@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <map>
 
-#include "core/child_process.h"
 #include "core/foreign_text.h"
+#include "lab/record/checkout.h"
 #include "lab/record/trial.h"
 #include "lab/verify/claims.h"
 #include "lab/verify/row_facts.h"
@@ -17,7 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kGitSeconds = 20;
 constexpr std::size_t kShortestCommit = 7, kLongestCommit = 64;
 
 struct Use {
@@ -46,14 +45,6 @@ std::map<std::string, std::vector<Use>> uses_of_commits(const json& rows) {
   return uses;
 }
 
-// A foreign repository's configuration names programs: these commands run none of them, unless git fetches what is
-// absent, which it may not.
-ProgramResult ask_git(const std::string& folder, const std::vector<std::string>& command) {
-  std::vector<std::string> argv = {"env", "GIT_ALLOW_PROTOCOL=none", "git", "-C", folder};
-  argv.insert(argv.end(), command.begin(), command.end());
-  return run_program(argv, {.seconds = kGitSeconds});
-}
-
 std::optional<double> date_of_commit(const std::string& folder, const std::string& commit) {
   const ProgramResult answer = ask_git(folder, {"rev-list", "--max-count=1", "--timestamp", commit, "--"});
   if (!answer.started || answer.exit_code != 0) return std::nullopt;
@@ -68,6 +59,20 @@ std::size_t count_rows(const std::vector<Use>& uses) {
   return static_cast<std::size_t>(std::unique(names.begin(), names.end()) - names.begin());
 }
 
+// Names of the rows with something that was measured beside changes.
+std::vector<Use> dirty_uses(const json& rows) {
+  std::vector<Use> uses;
+  for (const json& row : rows) {
+    if (!row.is_object()) continue;
+    const json measured = part(row, "measured");
+    bool dirty = part(part(row, "environment"), "dirty") == json(true);
+    if (measured.is_array())
+      for (const json& session : measured) dirty = dirty || part(session, "dirty") == json(true);
+    if (dirty) uses.push_back({name_of_row(row), 0, std::nullopt});
+  }
+  return uses;
+}
+
 }  // namespace
 
 Claims audit_commits(const json& document, const std::filesystem::path& file) {
@@ -77,6 +82,11 @@ Claims audit_commits(const json& document, const std::filesystem::path& file) {
     claims.remarks.push_back(fmt::format("{} of its results name no commit", count_rows(nameless->second)));
     uses.erase(nameless);
   }
+  if (const auto dirty = dirty_uses(document.at("results")); !dirty.empty())
+    claims.remarks.push_back(
+        fmt::format("{} of its results were measured on sources with changes beside their commit, which does not say "
+                    "what ran",
+                    count_rows(dirty)));
   const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
   bool is_repository = false;
   if (!uses.empty()) {
