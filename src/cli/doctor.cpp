@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/operands.h"
 #include "lab/compare/noise.h"
+#include "lab/compare/wake_up.h"
 
 namespace flashcore::cli {
 
@@ -62,7 +63,7 @@ void print_measured(Console& console, const Ceilings& c, const Noise& noise) {
                  noise.candidate, noise.wrong, noise.problem);
 }
 
-nlohmann::json describe(Device& device, const Noise& noise) {
+nlohmann::json describe(Device& device, const Noise& noise, const std::optional<WakeUpSummary>& wake_up) {
   const DeviceInfo& info = device.info();
   return {{"id", info.id},
           {"name", info.name},
@@ -81,7 +82,8 @@ nlohmann::json describe(Device& device, const Noise& noise) {
             {"ci95", {noise.ratio.low, noise.ratio.high}},
             {"blocks", noise.blocks},
             {"processes", 1},
-            {"wrong", noise.wrong}}}};
+            {"wrong", noise.wrong}}},
+          {"wake_up", wake_up ? nlohmann::json(*wake_up) : nlohmann::json()}};
 }
 
 // A library looked for in many places says so at length; the table takes the first, --json all.
@@ -117,7 +119,10 @@ int doctor(const Common& common) {
     const Noise noise = noise_of(*device);
     if (interrupted()) break;
     print_measured(console, device->ceilings(), noise);
-    devices.push_back(describe(*device, noise));
+    std::optional<WakeUpSummary> wake_up;
+    if (device->info().limits.kind == DeviceKind::kCpu) wake_up = measure_wake_ups();
+    if (wake_up) console.line("  wake-up                 {}", wake_up_words(*wake_up));
+    devices.push_back(describe(*device, noise, wake_up));
   }
   write_json(
       common,

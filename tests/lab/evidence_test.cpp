@@ -117,14 +117,18 @@ TEST(Evidence, EachForgeryIsToldInWords) {
   }
 }
 
-TEST(Evidence, OnACpuAFactorOfFourIsAllowed) {
+TEST(Evidence, OnACpuAFactorOfTwoAndAHalfIsAllowed) {
   json row = honest_row();
   row["device"]["limits"]["kind"] = "cpu";
   row["laboratory"]["limit"] = kCpuAgreement;
   row["measured"][0]["laboratory_us"] = std::vector<double>(12, 5);
   EXPECT_EQ(complaint_of(row), "");
+  row["laboratory"]["limit"] = kFormerCpuAgreement;
+  EXPECT_EQ(complaint_of(row), "") << "as older files say";
   row["measured"][0]["laboratory_us"] = std::vector<double>(12, 50);
-  EXPECT_NE(complaint_of(row).find("on a CPU 4 is the limit"), std::string::npos) << complaint_of(row);
+  EXPECT_NE(complaint_of(row).find("on a CPU 2.5 is the limit"), std::string::npos) << complaint_of(row);
+  row["device"]["limits"]["kind"] = "cuda";
+  EXPECT_NE(complaint_of(row).find("/laboratory/limit is 3.0, and it is 0.03"), std::string::npos);
 }
 
 TEST(Evidence, OfRowsWithoutRawSamplesIsWhatTheyHadThen) {

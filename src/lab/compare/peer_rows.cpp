@@ -98,7 +98,7 @@ std::string judge_cpu_agreement(const std::vector<double>& beside_us, const std:
   if (!too_short && !too_long) return "";
   return fmt::format(
       "the same candidate took {:.3f} us beside the peers and {:.3f} us in the laboratory's own process, in the same "
-      "rounds: a factor of {:.3g}, and on a CPU {:.0f} is the limit (or {:.0f} us more), or 1/{:.0f}, so that neither "
+      "rounds: a factor of {:.3g}, and on a CPU {:.3g} is the limit (or {:.0f} us more), or 1/{:.0f}, so that neither "
       "is published",
       beside, laboratory, 1 + apart, factor, kCpuCallUs, kCpuShorter);
 }

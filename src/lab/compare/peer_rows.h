@@ -29,10 +29,15 @@ inline constexpr int kMinRounds = 12;
 // Of ours in the peers' process against ours in the laboratory's own; beyond it a row on a GPU is refused.
 inline constexpr double kAgreement = 0.03;
 // On a CPU the calls themselves differ: from Python, beside other thread pools, which spin. A time that is a factor of
-// 4 longer is no timing of the same thing; a call from Python may besides take so many us more. Nothing makes the time
-// beside peers much shorter: a factor of 1.8 is the most that was seen (two cores, whose second the laboratory's own
-// process hardly uses in short launches), and 2 is the limit.
-inline constexpr double kCpuAgreement = 3, kCpuCallUs = 100, kCpuShorter = 2;
+// 2.5 longer is no timing of the same thing; a call from Python may besides take so many us more. Of the 88 sessions of
+// results/cpu_*/peers_*.json whose rows have a time, 86 are at most 1.41 times as long, and the other two 1.82 and 2.29
+// (a call of 66 us). The two refused ones had 7.3 and 9.0: other thread pools held the cores. On one thread 1.17
+// is the most, so that all of it is of threads. Nothing makes the time beside peers much shorter: a factor of 1.70 is
+// the most that was seen (two cores, whose second the laboratory's own process gets late after a pause:
+// lab/compare/wake_up.h), and 2 is the limit.
+inline constexpr double kCpuAgreement = 1.5, kCpuCallUs = 100, kCpuShorter = 2;
+// What rows from before 26 November 2026 name as their limit. They are held to the present one all the same.
+inline constexpr double kFormerCpuAgreement = 3;
 
 // Ratio of time beside the peers to the laboratory's, less 1: exp of the median log-ratio over rounds. 0 without both.
 double disagreement(const std::vector<double>& beside_us, const std::vector<double>& laboratory_us);
