@@ -40,10 +40,6 @@ AaResult repeat(Console& console, const AaOptions& options, const std::string& w
   return result;
 }
 
-std::string verdict_counts(const AaResult& r) {
-  return fmt::format("{} SLOWER, {} FASTER, {} SAME, {} INCONCLUSIVE", r.slower, r.faster, r.same, r.inconclusive);
-}
-
 struct Part {
   std::string name;
   AaOptions options;
@@ -56,32 +52,9 @@ struct Part {
 bool finished(const Part& part) { return part.result.repeats == part.options.repeats; }
 
 void judge(Part& part) {
-  const AaResult& r = part.result;
-  const double wanted = part.options.planted_permille / 1000.0;
-  if (!finished(part)) {
-    part.sentence = fmt::format("broke off after {} of {} races{}", r.repeats, part.options.repeats,
-                                r.failure.empty() ? "" : ": " + r.failure);
-    return;
-  }
-  if (part.options.planted_permille == 0) {
-    part.passed = r.alarms <= 2 * part.options.alpha * r.repeats;
-    part.sentence = fmt::format("{} of {} races found a difference ({:.1f}%, at most {:.0f}% allowed); {}", r.alarms,
-                                r.repeats, 100 * r.alarm_rate(), 200 * part.options.alpha, verdict_counts(r));
-  } else if (part.options.planted_permille >= 1000 * part.options.margin) {
-    part.passed = r.slower >= 0.95 * r.repeats;
-    part.sentence = fmt::format("called SLOWER in {} of {} races ({:.1f}%, at least 95% wanted); {}", r.slower,
-                                r.repeats, 100.0 * r.slower / r.repeats, verdict_counts(r));
-  } else {
-    part.passed = r.slower == 0 && r.faster == 0;
-    part.sentence =
-        fmt::format("called SLOWER in {} of {} races (none wanted); {}", r.slower, r.repeats, verdict_counts(r));
-  }
-  if (wanted == 0) return;
-  const std::string lacking = r.why_not_planted(wanted);
-  part.passed = part.passed && lacking.empty();
-  part.sentence += lacking.empty()
-                       ? fmt::format("; {:.2f}% planted, {:.2f}% measured", 100 * r.planted, 100 * r.measured())
-                       : "; " + lacking;
+  const AaJudgement judged = judge_aa(part.options, part.result);
+  part.passed = judged.passed;
+  part.sentence = judged.sentence;
 }
 
 nlohmann::json part_json(const Part& part) {
@@ -165,7 +138,7 @@ int run_self_test(const SelfTest& test) {
     all_finished = all_finished && finished(part);
     results.push_back(part_json(part));
   }
-  write_json(test.common, {{"schema", "flashcore.ab-self-test/1"},
+  write_json(test.common, {{"schema", kAaSelfTestSchema},
                            {"device", {{"key", device.key}, {"name", device.name}, {"driver", device.driver}}},
                            {"created_at", now_iso8601()},
                            {"passed", all_passed && all_finished},

@@ -134,4 +134,31 @@ json aa_json(const AaOptions& options, const AaResult& r) {
        {"failure", r.failure}});
 }
 
+AaJudgement judge_aa(const AaOptions& options, const AaResult& r) {
+  if (r.repeats != options.repeats)
+    return {false, fmt::format("broke off after {} of {} races{}", r.repeats, options.repeats,
+                               r.failure.empty() ? "" : ": " + r.failure)};
+  const std::string counts =
+      fmt::format("{} SLOWER, {} FASTER, {} SAME, {} INCONCLUSIVE", r.slower, r.faster, r.same, r.inconclusive);
+  if (options.planted_permille == 0)
+    return {r.alarms <= 2 * options.alpha * r.repeats,
+            fmt::format("{} of {} races found a difference ({:.1f}%, at most {:.0f}% allowed); {}", r.alarms, r.repeats,
+                        100 * r.alarm_rate(), 200 * options.alpha, counts)};
+  AaJudgement judged;
+  if (options.planted_permille >= 1000 * options.margin) {
+    judged.passed = r.slower >= 0.95 * r.repeats;
+    judged.sentence = fmt::format("called SLOWER in {} of {} races ({:.1f}%, at least 95% wanted); {}", r.slower,
+                                  r.repeats, 100.0 * r.slower / r.repeats, counts);
+  } else {
+    judged.passed = r.slower == 0 && r.faster == 0;
+    judged.sentence = fmt::format("called SLOWER in {} of {} races (none wanted); {}", r.slower, r.repeats, counts);
+  }
+  const std::string lacking = r.why_not_planted(options.planted_permille / 1000.0);
+  judged.passed = judged.passed && lacking.empty();
+  judged.sentence += lacking.empty()
+                         ? fmt::format("; {:.2f}% planted, {:.2f}% measured", 100 * r.planted, 100 * r.measured())
+                         : "; " + lacking;
+  return judged;
+}
+
 }  // namespace flashcore

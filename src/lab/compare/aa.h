@@ -50,4 +50,13 @@ AaResult repeat_aa(const AaOptions& options, const std::function<void(int done, 
                    const std::function<bool()>& stop = {});
 nlohmann::json aa_json(const AaOptions& options, const AaResult& result);
 
+inline constexpr const char* kAaSelfTestSchema = "flashcore.ab-self-test/1";  // of `flashcore ab --self-test --json`
+
+// The rule by which a part of `ab --self-test` passes. Of `options` it reads repeats, planted_permille, alpha, margin.
+struct AaJudgement {
+  bool passed = false;
+  std::string sentence;
+};
+AaJudgement judge_aa(const AaOptions& options, const AaResult& result);
+
 }  // namespace flashcore

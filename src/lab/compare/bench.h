@@ -72,6 +72,7 @@ struct Verification {
   std::vector<std::string> unmeasured;
 };
 // Error kBadInput if the file cannot be read or is not a flashcore.bench/1 file with at least one result.
+// One of `ab --self-test` is judged too, as lab/verify/self_test_file.h says.
 // `recompute`: also what takes a compiler and minutes (lab/verify/recompute.h). The text alone is asked for no commits.
 Verification verify_results(const std::filesystem::path& file, bool recompute = false);
 Verification verify_results_text(std::string_view text, const std::string& origin, bool recompute = false);

@@ -1,0 +1,92 @@
+#include "lab/verify/self_test_file.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "core/error.h"
+#include "lab/compare/aa.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+json part(const char* name, double wanted, double held, double effect, const char* verdict) {
+  json verdicts = {{"FASTER", 0}, {"SLOWER", 0}, {"SAME", 0}, {"INCONCLUSIVE", 0}};
+  verdicts[verdict] = 20;
+  return {{"name", name},
+          {"passed", true},
+          {"alpha", 0.05},
+          {"margin", 0.03},
+          {"planted", held},
+          {"planted_wanted", wanted},
+          {"measured", effect},
+          {"repeats", 20},
+          {"alarms", 1},
+          {"launches_per_sample", 200},
+          {"speedups", std::vector<double>(20, 1 / (1 + effect))},
+          {"verdicts", verdicts},
+          {"failure", ""}};
+}
+
+json honest() {
+  return {{"schema", kAaSelfTestSchema},
+          {"passed", true},
+          {"results",
+           {part("none", 0, 0, 0, "SAME"), part("3%", 0.03, 0.03, 0.031, "SLOWER"),
+            part("0.5%", 0.005, 0.005, 0.004, "SAME")}}};
+}
+
+TEST(SelfTestFile, PassesByThePresentRule) {
+  const Verification v = verify_results_text(honest().dump(), "f");
+  EXPECT_TRUE(v.fresh) << v.reason;
+  EXPECT_EQ(v.reason, "what it calls passed passes by the present rule, in 3 parts");
+  EXPECT_TRUE(v.remarks.empty());
+}
+
+TEST(SelfTestFile, OfAnOlderRuleIsStaleWhereNothingWasPlanted) {
+  json old = honest();
+  for (json& one : old["results"]) {
+    one.erase("planted_wanted");
+    one.erase("measured");
+  }
+  Verification v = verify_results_text(old.dump(), "f");
+  EXPECT_TRUE(v.fresh) << v.reason;
+  ASSERT_EQ(v.remarks.size(), 2U);
+  EXPECT_EQ(v.remarks[0], "3%: it does not say how much extra work its samples held");
+  old["results"][2]["speedups"] = std::vector<double>(20, 1 / 1.0004);
+  v = verify_results_text(old.dump(), "f");
+  EXPECT_FALSE(v.fresh);
+  EXPECT_TRUE(v.wrong.empty());
+  ASSERT_EQ(v.stale.size(), 1U);
+  EXPECT_EQ(v.remarks.size(), 2U) << "that it was planted is only what was asked for";
+  EXPECT_EQ(v.stale[0].name, "0.5%");
+  EXPECT_NE(v.reason.find("passed by an older rule"), std::string::npos) << v.reason;
+  EXPECT_NE(v.reason.find("the races found 0.04%"), std::string::npos) << v.reason;
+}
+
+TEST(SelfTestFile, SaysNothingThatItsRacesDoNotGive) {
+  const auto wrong_of = [](const std::function<void(json&)>& edit) {
+    json document = honest();
+    edit(document);
+    const Verification v = verify_results_text(document.dump(), "f");
+    return v.wrong.empty() ? "" : v.wrong.front();
+  };
+  EXPECT_NE(wrong_of([](json& d) { d["results"][2]["planted"] = 0.0; }).find("it says that it passed, and did not"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["alarms"] = 3; }).find("3 of 20 races found a difference"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][1]["measured"] = 0.03; }).find("its races give 0.031"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][1]["repeats"] = 21; }).find("21 races are told"), std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][1]["passed"] = false; }).find("one of its parts did not"),
+            std::string::npos);
+  EXPECT_THROW(verify_results_text(json{{"schema", kAaSelfTestSchema}}.dump(), "f"), Error);
+  json unreadable = honest();
+  unreadable["results"][1].erase("verdicts");
+  EXPECT_THROW(verify_results_text(unreadable.dump(), "f"), Error);
+}
+
+}  // namespace
+}  // namespace flashcore
