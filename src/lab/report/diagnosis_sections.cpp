@@ -125,17 +125,17 @@ std::string profile_html(const json& result, std::size_t number_of_profile) {
 
 // --- inversion ------------------------------------------------------------------------------------------------------
 
-struct Interval {
+struct RatioInterval {
   double ratio = 1, low = 1, high = 1;
 };
 
 // None: it was counted and not timed. An end that is not known is infinite.
-std::optional<Interval> interval_of(const json& row) {
+std::optional<RatioInterval> interval_of(const json& row) {
   const auto ratio = lenient::number(row, "time_ratio");
   const json& ends = lenient::list(row, "ci95");
   if (!ratio || *ratio <= 0 || ends.size() != 2) return {};
-  return Interval{*ratio, ends[0].is_number() ? ends[0].get<double>() : 0,
-                  ends[1].is_number() ? ends[1].get<double>() : HUGE_VAL};
+  return RatioInterval{*ratio, ends[0].is_number() ? ends[0].get<double>() : 0,
+                       ends[1].is_number() ? ends[1].get<double>() : HUGE_VAL};
 }
 
 // The distance from 1 that the bars of one ranking reach: they share a scale, on which half and twice are equally far.
@@ -149,7 +149,7 @@ double reach_of(const json& ranking) {
 }
 
 // Left of the middle is faster than the plain kernel. Nothing but numbers goes into the markup.
-std::string bar_svg(const Interval& at, double reach, bool wrong) {
+std::string bar_svg(const RatioInterval& at, double reach, bool wrong) {
   const auto x = [&](double ratio) {
     return 110 + 100 * std::clamp((ratio > 0 ? std::log(ratio) : -HUGE_VAL) / reach, -1.05, 1.05);
   };
