@@ -64,6 +64,8 @@ Problem draw_quantised_problem(std::mt19937_64& random, const std::vector<DType>
   problem.head_dim = (problem.head_dim + 15) / 16 * 16, problem.head_dim_v = (problem.head_dim_v + 15) / 16 * 16;
   problem.heads_q = problem.heads_kv * pick<std::int64_t>(random, {1, 8});
   problem.kv_dtype = pick<DType>(random, {DType::kE4M3, DType::kE5M2, DType::kInt8});
+  if (problem.paged() || !problem.ragged())
+    problem.scaling = pick<std::optional<Scaling>>(random, {std::nullopt, Scaling::kToken});
   return problem;
 }
 

@@ -117,16 +117,14 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
       expressions.mask(one, head, key, {row, row});
       if (one[0] != 0.0f) continue;
     }
-    long long k_row = k_head + key * params.k_stride.row, v_row = v_head + key * params.v_stride.row;
+    int page = 0, in_page = key;
     bool is_missing = false;
-    [[maybe_unused]] int factor_batch = item.batch, factor_key = key;
     if constexpr (T.paged) {
-      const int page = tile::page_of_key(*of_pages, item.batch, key), in_page = key % of_pages->page_size;
+      page = tile::page_of_key(*of_pages, item.batch, key), in_page = key % of_pages->page_size;
       is_missing = page < 0;
-      k_row = k_head + page * params.k_stride.batch + in_page * params.k_stride.row;
-      v_row = v_head + page * params.v_stride.batch + in_page * params.v_stride.row;
-      factor_batch = page, factor_key = in_page;
     }
+    const long long k_row = k_head + page * params.k_stride.batch + in_page * params.k_stride.row;
+    const long long v_row = v_head + page * params.v_stride.batch + in_page * params.v_stride.row;
     float dot = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
@@ -136,7 +134,7 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
     }
     dot = warp_sum(dot);
     if constexpr (T.token_factors)
-      if (!is_missing) dot *= factors.of_key(factor_batch, head_kv, factor_key);
+      if (!is_missing) dot *= factors.of_key(T.paged ? page : item.batch, head_kv, in_page);
     if (is_missing) dot = ptx::float_of_bits(0x7fffffffu);
     if constexpr (transforms_scores(T)) {
       float one[1] = {dot * factor};
@@ -161,7 +159,7 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
     sum = ptx::fma(sum, rescale, p);
     float weight = p;
     if constexpr (T.token_factors)
-      if (!is_missing) weight *= factors.of_value(factor_batch, head_kv, factor_key);
+      if (!is_missing) weight *= factors.of_value(T.paged ? page : item.batch, head_kv, in_page);
 #pragma unroll
     for (int i = 0; i < kPerLaneV; ++i) {
       const int column = lane + 32 * i;
