@@ -160,7 +160,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
       const SlotTile tile = context.tile_in(ring_tile.stage());
       const ForwardParams own = context.params_of_tile(tile);
       const int first = tile.first_row + row_group * kRowsPerConsumer;
-      const tile::Score<T> score = {own, context.score_params};
+      const tile::Score<T, ForwardParams, true> score = {own, context.score_params};  // TMA brings whole boxes
       return score.apply(acc_s, this->slope, score.template side<kBlockN>(block, first, first + kRowsPerConsumer - 1),
                          block * kBlockN + tile::column_of_lane(lane()), {Base::row(first, 0), Base::row(first, 1)});
     }

@@ -34,8 +34,9 @@ struct SlopesOfRows<true, kRows> {
 FC_DEVICE float slope_of_row(float slope, int) { return slope; }
 FC_DEVICE float slope_of_row(const float* slopes, int r) { return slopes[r]; }
 
-// Params: the kernel's parameters, with heads_q, seqlen_q and seqlen_kv.
-template <Traits T, class Params = ForwardParams>
+// Params: the kernel's parameters, with heads_q, seqlen_q and seqlen_kv. kForeignTail: behind a sequence's rows and
+// keys lies somebody else's, or what a page held before, where other kernels have zeros.
+template <Traits T, class Params = ForwardParams, bool kForeignTail = false>
 struct Score {
   const Params& problem;
   const ScoreParams* params;  // null where the traits have nothing of it
@@ -60,13 +61,12 @@ struct Score {
     return first_row + own >= kBlockN - 1 ? Side::kLeft : last_row + own <= 0 ? Side::kRight : Side::kBoth;
   }
 
-  // Of s and not of its square, which ptxas would keep for the polynomial of cap(), and spill. NaN is dropped. Behind
-  // the rows and keys of a sequence of a ragged batch lies somebody else's, or what a page held before: that must not
-  // decide which way the sequence's own scores go, for the two ways differ in their last bits.
+  // Of s and not of its square, which ptxas would keep for the polynomial of cap(), and spill. NaN is dropped. What is
+  // not the sequence's must not decide which way its own scores go, for the two ways differ in their last bits.
   template <class Accumulator>
   FC_DEVICE float largest_magnitude(const Accumulator& scores, int first_key, const int (&rows)[2]) const {
     float largest = 0.0f;
-    if constexpr (T.ragged) {
+    if constexpr (kForeignTail) {
       const int keys = problem.seqlen_kv - first_key;
       const bool whole = column_of_element(kElements<Accumulator> - 1) < keys && rows[1] < problem.seqlen_q;
       if (!ptx::vote_all(whole)) {

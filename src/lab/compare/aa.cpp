@@ -1,6 +1,5 @@
 #include "lab/compare/aa.h"
 
-#include <cmath>
 #include <numeric>
 
 #include "core/error.h"
@@ -16,9 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMinBlocksAa = 16, kMaxBlocksAa = 400;
-// A planted share counts as measured if the races find between half and one and a half times of it: the 0.5% of a
-// self-test is then told from nothing and from 1%.
-constexpr double kLeastMeasured = 0.5, kMostMeasured = 1.5;
 
 // So many launches hold a whole number of extra ones.
 int launches_for(int permille) { return 1000 / std::gcd(1000, permille); }
@@ -65,18 +61,6 @@ void count(const AaOptions& options, const PairOutcome& outcome, std::uint64_t s
 }
 
 }  // namespace
-
-double AaResult::measured() const { return effects.empty() ? 0 : 1 / median(effects) - 1; }
-
-std::string AaResult::why_not_planted(double wanted) const {
-  if (std::abs(planted - wanted) > 1e-9)
-    return fmt::format("{:.2f}% of extra work was to be planted and {:.2f}% was: a sample has {} launches",
-                       100 * wanted, 100 * planted, launches_per_sample);
-  if (measured() < kLeastMeasured * wanted || measured() > kMostMeasured * wanted)
-    return fmt::format("{:.2f}% of extra work was planted, and the races found {:.2f}%", 100 * wanted,
-                       100 * measured());
-  return "";
-}
 
 AaResult repeat_aa(const AaOptions& options, const std::function<void(int, int)>& progress,
                    const std::function<bool()>& stop) {
@@ -132,33 +116,6 @@ json aa_json(const AaOptions& options, const AaResult& r) {
        {"condition", to_string(options.condition)},
        {"seconds", r.seconds},
        {"failure", r.failure}});
-}
-
-AaJudgement judge_aa(const AaOptions& options, const AaResult& r) {
-  if (r.repeats != options.repeats)
-    return {false, fmt::format("broke off after {} of {} races{}", r.repeats, options.repeats,
-                               r.failure.empty() ? "" : ": " + r.failure)};
-  const std::string counts =
-      fmt::format("{} SLOWER, {} FASTER, {} SAME, {} INCONCLUSIVE", r.slower, r.faster, r.same, r.inconclusive);
-  if (options.planted_permille == 0)
-    return {r.alarms <= 2 * options.alpha * r.repeats,
-            fmt::format("{} of {} races found a difference ({:.1f}%, at most {:.0f}% allowed); {}", r.alarms, r.repeats,
-                        100 * r.alarm_rate(), 200 * options.alpha, counts)};
-  AaJudgement judged;
-  if (options.planted_permille >= 1000 * options.margin) {
-    judged.passed = r.slower >= 0.95 * r.repeats;
-    judged.sentence = fmt::format("called SLOWER in {} of {} races ({:.1f}%, at least 95% wanted); {}", r.slower,
-                                  r.repeats, 100.0 * r.slower / r.repeats, counts);
-  } else {
-    judged.passed = r.slower == 0 && r.faster == 0;
-    judged.sentence = fmt::format("called SLOWER in {} of {} races (none wanted); {}", r.slower, r.repeats, counts);
-  }
-  const std::string lacking = r.why_not_planted(options.planted_permille / 1000.0);
-  judged.passed = judged.passed && lacking.empty();
-  judged.sentence += lacking.empty()
-                         ? fmt::format("; {:.2f}% planted, {:.2f}% measured", 100 * r.planted, 100 * r.measured())
-                         : "; " + lacking;
-  return judged;
 }
 
 }  // namespace flashcore
