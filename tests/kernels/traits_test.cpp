@@ -68,6 +68,12 @@ bool only_another_page_size(const Problem& a, const Problem& b) {
   return a.paged() && b.paged() && a.page_size != b.page_size;
 }
 
+// Nor for how many factors there are: only for whether each key has its own.
+bool only_other_factors(const Problem& a, const Problem& b) {
+  const auto by_token = [](const Problem& p) { return p.input_scaling() == Scaling::kToken; };
+  return a.input_scaling() != b.input_scaling() && by_token(a) == by_token(b);
+}
+
 // Nor has a function's text a trait: it is in the source that is made for the problem.
 bool only_other_functions(const Problem& a, const Problem& b) {
   return a.has_score_expression() == b.has_score_expression() && a.has_mask_expression() == b.has_mask_expression() &&
@@ -89,6 +95,7 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
       if (specialises ? of_the_mask && same_sides(p, *q) : !same_sides(p, *q)) continue;
       if (only_other_lengths(p, *q) || only_other_functions(p, *q)) continue;
       ++pairs[field.name];
+      if (only_other_factors(p, *q)) continue;
       if (only_another_softcap(p, *q)) {
         if (params(p) == params(*q))
           found[field.name] =

@@ -112,8 +112,7 @@ std::string one_tile_loads(Overlay& overlay, std::string&) {
   for (const std::string of : {"k", "v"})
     places +=
         overlay.replace("sm80_decode_fwd/kernel.cuh", "pages[i] * params." + of + "_units.batch + ", "0 * pages[i] + ");
-  places += overlay.replace("ref_fwd/kernel.cuh", "k_head + key * params", "k_head + key % 64 * params");
-  places += overlay.replace("ref_fwd/kernel.cuh", "v_head + key * params", "v_head + key % 64 * params");
+  places += overlay.replace("ref_fwd/kernel.cuh", "int page = 0, in_page = key;", "int page = 0, in_page = key % 64;");
   return planted_or(places, "none of its loads of tiles is known");
 }
 
