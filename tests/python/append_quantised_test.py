@@ -61,6 +61,19 @@ class Case:
         with self.memory.views():
             flashcore.append(given.pop("k", self.k), given.pop("v", self.v), self.k_cache, self.v_cache, self.lengths, **given)
 
+    def append_turned(self, precision):
+        """Appends with rotary embedding; the rows of k, turned in that precision."""
+        half = self.k.shape[-1] // 4
+        angles = numpy.arange(16)[:, None] / 10.0 ** numpy.linspace(0, 2, half)
+        cos, sin = (self.memory.place(x.astype("float32")) for x in (numpy.cos(angles), numpy.sin(angles)))
+        self.append(rotary_cos=cos, rotary_sin=sin)
+        turned = precision(self.k)
+        for s in range(BATCH):
+            for i in range(ROWS):
+                p, a, b = int(self.lengths[s]) + i, turned[s, i, :, :half].copy(), turned[s, i, :, half : 2 * half].copy()
+                turned[s, i, :, :half], turned[s, i, :, half : 2 * half] = a * cos[p] - b * sin[p], b * cos[p] + a * sin[p]
+        return turned
+
     def expected(self, rows, by):
         """The cache after rows [batch, rows, heads, columns] were written to it."""
         cache = numpy.full(self.k_cache.shape, 7, "float32").astype(self.kind)
@@ -162,16 +175,7 @@ class AppendQuantisedTest(unittest.TestCase):
 
     def test_factors_of_turned_keys(self):
         def body(case):
-            columns = case.k.shape[-1]
-            angles = numpy.arange(16)[:, None] / 10.0 ** numpy.linspace(0, 2, columns // 4)
-            cos, sin = (case.memory.place(x.astype("float32")) for x in (numpy.cos(angles), numpy.sin(angles)))
-            case.append(rotary_cos=cos, rotary_sin=sin)
-            half = columns // 4
-            turned = numpy.float32(case.k)
-            for s in range(BATCH):
-                for i in range(ROWS):
-                    p, a, b = int(case.lengths[s]) + i, turned[s, i, :, :half].copy(), turned[s, i, :, half : 2 * half].copy()
-                    turned[s, i, :, :half], turned[s, i, :, half : 2 * half] = a * cos[p] - b * sin[p], b * cos[p] + a * sin[p]
+            turned = case.append_turned(numpy.float32)
             self.expect_rows(case, case.k_cache, turned, case.by_k, 1)
             self.expect_rows(case, case.v_cache, numpy.float32(case.v), case.by_v, 0)
 
@@ -205,16 +209,7 @@ class AppendQuantisedTest(unittest.TestCase):
         """In fp32, divided and rounded once: within a step of the type."""
 
         def body(case):
-            columns = case.k.shape[-1]
-            angles = numpy.arange(16)[:, None] / 10.0 ** numpy.linspace(0, 2, columns // 4)
-            cos, sin = (case.memory.place(x.astype("float32")) for x in (numpy.cos(angles), numpy.sin(angles)))
-            case.append(rotary_cos=cos, rotary_sin=sin)
-            half = columns // 4
-            turned = numpy.float64(case.k)
-            for s in range(BATCH):
-                for i in range(ROWS):
-                    p, a, b = int(case.lengths[s]) + i, turned[s, i, :, :half].copy(), turned[s, i, :, half : 2 * half].copy()
-                    turned[s, i, :, :half], turned[s, i, :, half : 2 * half] = a * cos[p] - b * sin[p], b * cos[p] + a * sin[p]
+            turned = case.append_turned(numpy.float64)
             found, wanted = numpy.float64(case.k_cache.astype("float32")), numpy.float64(case.expected(turned, case.by_k).astype("float32"))
             step = 1.0 if case.kind == numpy.int8 else numpy.maximum(numpy.abs(wanted) * 2.0 * float(ml_dtypes.finfo(case.kind).eps), 2.0**-9)
             self.assertTrue((numpy.abs(found - wanted) <= step).all())
