@@ -50,8 +50,6 @@ bool same_kind(double reference, float value) {
   return std::isfinite(value);
 }
 
-double slack(double values) { return 1 + 3 / std::sqrt(std::max(1.0, values)); }
-
 }  // namespace
 
 OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o,
@@ -155,7 +153,7 @@ void bound_sums(const Problem& problem, const Reference& reference, const RowNor
   const DType dtype = problem.output_dtype();
   const Precision output = precision_of(dtype);
   RoundedReference rounded;
-  double scale = 0, scale2 = 0, bias = 0, bias2 = 0, rows = 0;
+  double scale = 0, scale2 = 0, scale_alike = 0, bias = 0, bias2 = 0, bias_alike = 0, rows = 0;
   double lse = 0, lse_squares = 0, lse2 = 0, lse4 = 0, mean2 = 0, largest2 = 0, lse_rows = 0;
   for (std::int64_t r = 0; r < reference.rows; ++r) {
     const auto at = static_cast<std::size_t>(r);
@@ -173,8 +171,10 @@ void bound_sums(const Problem& problem, const Reference& reference, const RowNor
     if (std::isnan(norms.row[at])) continue;
     scale += b.scale_systematic;
     scale2 += b.scale_variance;
+    scale_alike += b.scale_alike;
     bias += b.bias_systematic;
     bias2 += b.bias_variance;
+    bias_alike += b.bias_alike;
     ++rows;
     if (problem.dtype != DType::kF32)
       add_row(output, dtype, &reference.o[at * static_cast<std::size_t>(problem.head_dim_v)], problem.head_dim_v,
@@ -191,8 +191,8 @@ void bound_sums(const Problem& problem, const Reference& reference, const RowNor
   if (values == 0) return;
   const double norm2 = std::max(norms.total * norms.total, kTiny * kTiny);
   if (problem.dtype == DType::kF32) return;  // neither can be larger than the norm of the error, which is as small
-  bound.scale = (std::max(scale, rounded.along.largest()) + kDeviations * std::sqrt(scale2)) / norm2;
-  bound.bias = (std::max(bias, rounded.sum.largest()) + kDeviations * std::sqrt(bias2)) / values;
+  bound.scale = (std::max(scale, rounded.along.largest()) + kDeviations * (std::sqrt(scale2) + scale_alike)) / norm2;
+  bound.bias = (std::max(bias, rounded.sum.largest()) + kDeviations * (std::sqrt(bias2) + bias_alike)) / values;
 }
 
 }  // namespace
@@ -201,20 +201,21 @@ ErrorBound error_bound(const Problem& problem, const Reference& reference) {
   const RowNorms norms = reference_norms(reference, problem.head_dim_v);
   const OutputError ideal = compare(problem, reference, reference.ideal_o, reference.ideal_lse);
   const double columns = static_cast<double>(problem.head_dim_v);
-  double squares = 0, worst_row = 0, lse = 0;
+  double squares = 0, worst_row = 0, worst_of_rows = 0, lse = 0;
   for (std::int64_t r = 0; r < reference.rows; ++r) {
     const auto at = static_cast<std::size_t>(r);
     if (std::isnan(norms.row[at])) continue;
     const double predicted = reference.predicted_o[at];
     squares += predicted * predicted;
-    worst_row = std::max(worst_row, predicted / std::max(norms.row[at], norms.floor));
+    const double norm = std::max(norms.row[at], norms.floor);
+    worst_row = std::max(worst_row, predicted / norm);
+    if (!reference.budgets.empty()) worst_of_rows = std::max(worst_of_rows, reference.budgets[at].worst / norm);
     lse = std::max(lse, static_cast<double>(reference.predicted_lse[at]));
   }
   const double rel = std::sqrt(squares) / std::max(norms.total, kTiny);
-  // The slack is for chance: of few values the ideal kernel may get all nearly right where an honest one does not.
   ErrorBound bound;
   bound.rel = kBoundFactor * slack(columns * static_cast<double>(norms.finite)) * std::max(rel, ideal.rel);
-  bound.worst_row_rel = kBoundFactor * slack(columns) * std::max(worst_row, ideal.worst_row_rel);
+  bound.worst_row_rel = std::max(worst_of_rows, kBoundFactor * slack(columns) * std::max(worst_row, ideal.worst_row_rel));
   bound.lse_max_abs = kBoundFactor * std::max(lse, ideal.lse_max_abs);
   bound_sums(problem, reference, norms, bound);
   return bound;

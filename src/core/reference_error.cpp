@@ -1,7 +1,10 @@
 #include "core/reference_error.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+
+#include "core/reference.h"
 
 namespace flashcore {
 namespace {
@@ -56,6 +59,31 @@ double error_of_p8(double relative, double of_unit) {
 constexpr double kRms = 0.425;
 constexpr double kUniform = 0.57735;  // sqrt(1/3)
 
+// The distinct weights of a row's keys, relative to the largest. Where keys share a few, P's roundings are no longer
+// independent: keys of one weight round alike, and so do the rows that have the same ones. A weight of 1 is exact, unless
+// a factor or a sink comes in.
+class DistinctWeights {
+ public:
+  void add(double relative) {
+    if (relative == 0) return;
+    ++keys_;
+    const auto weight = static_cast<float>(relative);  // what fp64 rounds makes no difference
+    const auto end = seen_.begin() + std::min(distinct_, kFew);
+    if (distinct_ > kFew || std::find(seen_.begin(), end, weight) != end) return;
+    if (distinct_ < kFew) seen_[static_cast<std::size_t>(distinct_)] = weight;
+    ++distinct_;
+  }
+  bool round_alike(bool ones_are_exact) const {
+    if (distinct_ == 1) return !ones_are_exact;
+    return distinct_ <= kFew && keys_ >= 2 * distinct_;
+  }
+
+ private:
+  static constexpr std::int64_t kFew = 8;
+  std::array<float, kFew> seen_{};
+  std::int64_t keys_ = 0, distinct_ = 0;
+};
+
 // Sums over a row that the errors are made of.
 struct RowSums {
   double o2 = 0, q2 = 0, mean_v = 0, mean_v2 = 0;
@@ -63,6 +91,8 @@ struct RowSums {
   double noise2 = 0, spread2 = 0;            // of p |v|, and of how far o moves with each score
   double p_noise2 = 0;                       // of o, by P's rounding: rms
   double p_budget2 = 0, p_sums_budget2 = 0;  // the same by errors anywhere within a unit; and of the sum of o
+  double p_most = 0, p_sums_most = 0;        // the same where all of P's errors are as large as they can be
+  bool rounds_alike = false;                 // as other rows do
   double lost = 0;                           // p |v| that 8-bit P may round to 0
   double v2 = 0;
   double score = 0;  // the rms error of a score
@@ -87,6 +117,7 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
   const double p_unit = what.dtype == DType::kF32 ? 0 : precision_of(what.dtype).unit;
   const double p_max = std::exp(scores.maximum - scores.lse), dim = static_cast<double>(head.head_dim);
   RowSums s;
+  DistinctWeights weights;
   for (std::int64_t d = 0; d < head.head_dim_v; ++d) s.o2 += row.o[d] * row.o[d];
   for (const float q : row.q) s.q2 += static_cast<double>(q) * q;
   // Scores of an infinity are infinite, or the softcap exactly.
@@ -110,8 +141,12 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
     s.p_noise2 += rms * norm * (rms * norm);
     s.p_budget2 += uniform * norm * (uniform * norm);
     s.p_sums_budget2 += uniform * sum * (uniform * sum);
+    s.p_most += uniform / kUniform * norm;
+    s.p_sums_most += uniform / kUniform * std::abs(sum);
+    weights.add(relative);
     if (fp8 && p[j] < kLostP8 * p_max) s.lost += pv;
   }
+  s.rounds_alike = weights.round_alike(head.v_factors.empty() && !row.sink);
   const float* k_norm = head.k_norm.data() + first;
   const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
   // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside an instruction.
@@ -163,14 +198,25 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   const double systematic = norm * (0x1p-21 + truncated + scores.sink_share) +
                             (shared * scores.deviation + scores.function_rms) * spread_of(s) + s.lost +
                             std::sqrt(saturated2);
-  budget.scale_systematic = (norm * systematic);
-  budget.scale_variance = (scaled_rounding2 + s.o2 * (s.p_budget2 + other2));
-  budget.bias_systematic = (std::sqrt(dim) * systematic);
-  budget.bias_variance = (rounding2 + s.p_sums_budget2 + dim * other2);
+  budget.scale_systematic = norm * systematic;
+  budget.scale_variance = s.o2 * other2;
+  budget.bias_systematic = std::sqrt(dim) * systematic;
+  budget.bias_variance = dim * other2;
+  if (s.rounds_alike) {
+    budget.scale_systematic += norm * s.p_most;
+    budget.bias_systematic += s.p_sums_most;
+    budget.scale_alike = std::sqrt(scaled_rounding2);
+    budget.bias_alike = std::sqrt(rounding2);
+  } else {
+    budget.scale_variance += scaled_rounding2 + s.o2 * s.p_budget2;
+    budget.bias_variance += rounding2 + s.p_sums_budget2;
+  }
   return budget;
 }
 
 }  // namespace
+
+double slack(double values) { return 1 + 3 / std::sqrt(std::max(1.0, values)); }
 
 double half_gap(const Precision& precision, double value) {
   constexpr int kLeastF32 = -126;
@@ -178,12 +224,28 @@ double half_gap(const Precision& precision, double value) {
   return std::max(std::ldexp(precision.unit, exponent), precision.smallest);
 }
 
+namespace {
+
+// The error of the worst of many rows, where `other` is the rms of all but P's rounding. P's errors are independent as
+// far as weights differ: in the row of one key there is one, which moves all columns and may be as large as it can be.
+// What such a row should be is a number of o's type, so that o's rounding follows P's: a little more than half a gap
+// becomes a gap. With many keys the two have nothing to do with each other.
+double worst_of_rows(const RowSums& s, double other, double columns) {
+  const double one_key = s.rounds_alike ? 1 : s.mean_v > 0 ? std::min(1.0, s.noise2 / (s.mean_v * s.mean_v)) : 0;
+  const double independent = kBoundFactor * slack(1 / std::max(one_key, 1e-12)) * std::sqrt(s.p_noise2);
+  const double of_p = s.rounds_alike ? s.p_most : std::min(s.p_most, independent);
+  const double of_others = kBoundFactor * slack(columns) * other;
+  return std::sqrt(of_others * of_others + of_p * of_p + 2 * one_key * of_others * of_p);
+}
+
+}  // namespace
+
 void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const double* p,
                     const double* slopes, const ScoreStatistics& scores, ReferenceRow& row) {
   const Precision output = precision_of(what.output_dtype);
   const RowSums s = sum_row(head, first, what, scores, p, slopes, row);
   const double keys = static_cast<double>(visible_keys(row));
-  const double rounding2 = kRms * kRms * output.unit * output.unit * s.o2 + s.p_noise2;
+  const double rounding2 = kRms * kRms * output.unit * output.unit * s.o2;
   double sums2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2);
   if (size_of(what.dtype) == 1) {
     const Fp8Sums errors = errors_of_fp8_sums(std::min(keys, kKeysPerPromotion));
@@ -192,11 +254,13 @@ void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceH
   const double exp2_approx2 = 0x1p-44 * s.o2;
   const double subnormal2 = output.smallest * output.smallest * static_cast<double>(head.head_dim_v);
   const double functions = scores.function_rms * spread_of(s), sink2 = scores.sink_share * scores.sink_share * s.o2;
-  *row.predicted_o = static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 +
-                                                  s.score * s.score * s.spread2 + functions * functions + sink2));
+  const double other2 = rounding2 + sums2 + exp2_approx2 + subnormal2 + s.score * s.score * s.spread2 +
+                        functions * functions + sink2;
+  *row.predicted_o = static_cast<float>(std::sqrt(other2 + s.p_noise2));
   *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(scores.lse)) + kUlpF32 * std::sqrt(keys) +
                                           s.score * s.steepness + scores.function_mean + scores.sink_share);
   *row.budget = budget_of(head, what, s, scores, row);
+  row.budget->worst = worst_of_rows(s, std::sqrt(other2), static_cast<double>(head.head_dim_v));
 }
 
 void predict_lse_of_sink(ReferenceRow& row) {

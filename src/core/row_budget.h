@@ -11,6 +11,10 @@ struct RowBudget {
   double bias_systematic = 0, bias_variance = 0;    // of the sum of o - ref
   double lse_systematic = 0, lse_variance = 0;      // of lse - ref, for every dtype
   double lse_chain_variance = 0;                    // what comes besides if one thread sums the row alone
+  // Standard deviations of errors that rows may have alike, so that over rows they add up as they are; the variances
+  // above are without them.
+  double scale_alike = 0, bias_alike = 0;
+  double worst = 0;  // the norm of the row's own error, of the worst of many rows
 };
 
 }  // namespace flashcore

@@ -38,6 +38,12 @@ class CheckTest(CliTest):
         problem = "b1_h4_hk1_sq1_sk2325_d16_fp32_causaltl_wl128_raggedrandom"
         self.expect(DONE, "check", "--device", "cpu", "--problem", problem, "--patterns", "normal", "--seed", "787254377")
 
+    def test_the_sequences_beside_an_impossible_one_have_a_bound_of_their_own(self):
+        """Fewer rows average less: the bound of all was too small for those that are left. On an H100 a right kernel failed."""
+        problem, config = "b2_h1_sq63_sk1_d256_fp16_kve4m3_raggedhalving", "row_warps=1,key_warps=4,block_n=64,num_stages=2,ctas_per_sm=2,min_blocks=1,split_keys=0"
+        flags = ["--device", "emulator", "--family", "sm80_decode_fwd", "--config", config, "--patterns", "outlier", "--seed", "645473527"]
+        self.expect(DONE, "check", *flags, "--problem", problem)
+
     def test_what_does_not_go_with_fuzz(self):
         for flags in (["--suite", "smoke"], ["--problem", "b1_h1_s8_d8_fp32"], ["--patterns", "normal"], ["--family", "cpu_fwd", "--config", "block_m=32"]):
             self.expect_error(BAD_USAGE, ["--fuzz"], "check", "--device", "cpu", "--fuzz", "3", *flags)

@@ -191,6 +191,38 @@ TEST(JudgementTest, EqualValuesMayRoundAlike) {
   }
 }
 
+// Rows of one key whose value has a factor of its own: the product is rounded to bf16 in all rows that see it alike.
+TEST(JudgementTest, WeightsThatRowsShareRoundAlike) {
+  const PlacedProblem p = PlacedProblem::parse("b1_h8_hk1_sq64_sk1_d64_bf16_kve4m3_pertoken");
+  const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
+  const Reference ref = reference_forward(p, in, {});
+  const ErrorBound bound = error_bound(p, ref);
+  const auto off_by = [&](double relative) {
+    std::vector<float> o(ref.o.size());
+    for (std::size_t i = 0; i < o.size(); ++i)
+      o[i] = round_to(DType::kBF16, static_cast<float>(ref.o[i] * (1 + relative)));
+    return compare(p, ref, o, ref.ideal_lse);
+  };
+  for (const double relative : {-0x1p-9, 0x1p-9}) EXPECT_TRUE(within(off_by(relative), bound));
+  for (const double relative : {-0x1p-6, 0x1p-6}) EXPECT_FALSE(within_scale(off_by(relative), bound));
+}
+
+// What is of o's type already, and off by a little more than half a gap, is rounded to the next number. Of many rows
+// one has such a weight.
+TEST(JudgementTest, ARowOfOneKeyMayBeOffByAGap) {
+  const PlacedProblem p = PlacedProblem::parse("b1_h1_sq4_sk1_d256_fp16");
+  AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
+  for (std::int64_t column = 0; column < 256; ++column) in.v.set(0, 0, 0, column, 1.25f);
+  const Reference ref = reference_forward(p, in, {});
+  const auto with_first_row = [&](float value) {
+    std::vector<float> o(ref.ideal_o);
+    std::fill_n(o.begin(), 256, value);
+    return within_norms(compare(p, ref, o, ref.ideal_lse), error_bound(p, ref));
+  };
+  EXPECT_TRUE(with_first_row(1.25f + 0x1p-10f));
+  EXPECT_FALSE(with_first_row(1.25f + 0x1p-9f));
+}
+
 // The fuzzer's finds: NaN keys (seed 4321) and infinite ones (seed 91) that the function of the mask hides, beneath a
 // softcap and slopes.
 TEST(JudgementTest, HiddenKeysLeaveABound) {

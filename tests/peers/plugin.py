@@ -179,6 +179,8 @@ def pytest_runtest_call(item):
     except torch.OutOfMemoryError:
         pytest.skip("TIME: other processes' tests had the GPU's memory")
     except Exception as error:
+        if SETTINGS["suite"] == "pytorch":
+            sdpa.skip_if_refused(error)
         reason = rules.why_refused(error)
         if reason is None:
             raise

@@ -22,8 +22,18 @@ def begin():
     ft.reset_counters()
 
 
-def require_computed():
-    """A test that only PyTorch computed says nothing about flashcore."""
+def _require_computed(by_pytorch):
     found = ft.counters()
     if not found["computed"]:
-        pytest.skip(f"PyTorch computed it: {'; '.join(sorted(found['passed_on'])) or 'no fused kernel is chosen'}")
+        pytest.skip(f"PyTorch {by_pytorch} it: {'; '.join(sorted(found['passed_on'])) or 'no fused kernel is chosen'}")
+
+
+def require_computed():
+    """A test that only PyTorch computed says nothing about flashcore."""
+    _require_computed("computed")
+
+
+def skip_if_refused(error):
+    """Nor does one that flashcore passed on and whose fused kernel PyTorch does not have on this device."""
+    if isinstance(error, RuntimeError) and str(error).startswith("No available kernel"):
+        _require_computed("was asked and has no kernel for")

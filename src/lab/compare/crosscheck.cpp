@@ -60,7 +60,7 @@ std::string likely_cause(const EngineReading& engine, const MethodReading& metho
         "the loop: {:.2f} us pass around its {} launches, found from loops of one and of two, and without them it "
         "agrees",
         method.around_us, method.launches);
-  if (more > 0 && more <= method.empty_us)
+  if (more > 0 && method.empty_us > 0 && theirs - method.empty_us < ours * (1 + limit))
     return fmt::format(
         "launch overhead inside: {:.2f} us more a launch, where it times a kernel that does nothing at {:.2f} us", more,
         method.empty_us);

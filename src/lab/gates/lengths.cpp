@@ -123,7 +123,7 @@ class UsedLaunch {
     gives_keys_ = true;
   }
 
-  std::optional<CallFault> judge(const Reference& reference, const std::string& what) {
+  std::optional<CallFault> judge(const Reference& reference, const ErrorBound& bound, const std::string& what) {
     const DeviceLengths used_q(call_.device, rows_), used_kv(call_.device, keys_);
     AttentionArgs args = call_.operands.args();
     if (call_.problem.paged() || to_.kv != from_.kv || gives_keys_) args.seqused_kv = used_kv.data();
@@ -142,8 +142,8 @@ class UsedLaunch {
       return CallFault{Check::kUsedLengths, where + "it wrote rows that are not used"};
     pack_rows(outputs, from_, to_);
     const OutputError error = compare_sample(call_.problem, reference, set_.rows, outputs);
-    if (is_right(error, set_.bound)) return std::nullopt;
-    return CallFault{Check::kUsedLengths, where + "it is wrong: " + describe_error(error, set_.bound)};
+    if (is_right(error, bound)) return std::nullopt;
+    return CallFault{Check::kUsedLengths, where + "it is wrong: " + describe_error(error, bound)};
   }
 
  private:
@@ -176,7 +176,7 @@ std::optional<CallFault> check_used_lengths(const JudgedCall& call, nlohmann::js
   if (!call.problem.ragged() || !is_on(Check::kUsedLengths)) return std::nullopt;
   const std::vector<ShorterSequences>& sets = OracleCache::used(call.problem, call.oracle);
   for (const ShorterSequences& set : sets)
-    if (auto found = UsedLaunch(call, set).judge(set.reference, "")) return found;
+    if (auto found = UsedLaunch(call, set).judge(set.reference, set.bound, "")) return found;
   // Of lengths that no batch has, that sequence's rows are NaN, and all others right: with the keys of the set in which
   // they are given alone.
   const ShorterSequences& keys_alone = sets[sets.size() - 2];
@@ -186,7 +186,9 @@ std::optional<CallFault> check_used_lengths(const JudgedCall& call, nlohmann::js
     const auto sequence = static_cast<std::size_t>(longest - keys_alone.sequences.begin());
     UsedLaunch impossible(call, keys_alone);
     impossible.make_impossible(sequence);
-    if (auto found = impossible.judge(without_sequence(call.problem, keys_alone, sequence),
+    // Fewer rows average less: the bound of all would be too small for them.
+    const Reference others = without_sequence(call.problem, keys_alone, sequence);
+    if (auto found = impossible.judge(others, error_bound(call.problem, others),
                                       fmt::format(", and more keys than sequence {} can have,", sequence)))
       return found;
   }
