@@ -130,16 +130,15 @@ def by_torch_benchmark(launch: Launch) -> Reading:
 
 
 def by_do_bench(launch: Launch) -> Reading:
-    """Triton clears the L2 before each launch. With its default of 25 ms of warm-up the first third of an H100's times was 8% longer."""
+    """Triton clears the L2 before each launch. Its own 25 ms of warm-up and 100 ms: after 200 ms without a pause an H200 had lowered its clock."""
     if not launch.on_gpu:
         return lost("Triton's do_bench", "it runs on a GPU only")
     import torch
     import triton
     import triton.testing
 
-    settings = {"warmup": 200, "rep": 400}  # milliseconds
-    times = triton.testing.do_bench(launch, return_mode="all", **settings)
-    empty = triton.testing.do_bench(lambda: torch.cuda._sleep(0), return_mode="median", **settings)
+    times = triton.testing.do_bench(launch, return_mode="all")
+    empty = triton.testing.do_bench(lambda: torch.cuda._sleep(0), return_mode="median")
     return {"method": "Triton's do_bench", "version": triton.__version__, "times_us": [t * 1e3 for t in times], "empty_us": empty * 1e3, "cold": True}
 
 

@@ -87,9 +87,6 @@ struct ErrorBound {
 // `o` and `lse`: values of the chosen rows as stored by the kernel (o already converted from its dtype).
 OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o,
                     const std::vector<float>& lse);
-// Derived: kBoundFactor times the idealised kernel's own error on this data, or times the predicted rms where that is
-// larger, with 3 standard deviations of slack for few values. Stated in docs/correctness.md; never a fixed tolerance.
-inline constexpr double kBoundFactor = 2.0;
 // Of the sums (scale, bias, lse_bias, lse_rms) an honest kernel trips one with a probability of at most this.
 inline constexpr double kFalseAlarm = 1e-9;
 ErrorBound error_bound(const Problem& problem, const Reference& reference);

@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "core/reference.h"
-
 namespace flashcore {
 namespace {
 

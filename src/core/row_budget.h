@@ -1,7 +1,11 @@
 #pragma once
-// How far sums over a row of an output may be off by rounding alone.
+// How far an output may be off by rounding alone: what errors are multiplied with, and sums over a row.
 
 namespace flashcore {
+
+// Derived: kBoundFactor times the idealised kernel's own error on this data, or times the predicted rms where that is
+// larger, with 3 standard deviations of slack for few values. Stated in docs/correctness.md; never a fixed tolerance.
+inline constexpr double kBoundFactor = 2.0;
 
 // What rounding may make of sums over one row of an honest kernel: a systematic part, which all rows may have in the
 // same direction, and the variance proxy of a random one (sub-Gaussian: a rounding error uniform in [-h, h] has h^2/3).

@@ -119,7 +119,7 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int acc_o = padded_dim(t, t.head_dim_v) / 2;
   const int acc_s = keys_per_warp(c) / 2;
   const int q = 4 * q_steps(t);
-  const int rest = c.key_warps == 1 ? 156 : c.key_warps == 2 ? 125 : 64;
+  const int rest = c.key_warps == 1 ? (acc_o >= 80 ? 156 : 150) : c.key_warps == 2 ? 125 : 64;
   // Codes and what they become are alive together, and addresses of Q's words; beside a wide O there is room for one
   // row of warps and 16 keys, which then needs no more than 16-bit keys do.
   const bool many = c.row_warps > 1 || keys_per_warp(c) > 16 || c.key_warps < 4;

@@ -95,6 +95,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (rows_per_warp(c) > 32) return "more than 32 rows per warp: the accumulators exceed the register file";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
     return "shared memory of the Q tile and the K/V ring exceeds the device's limit per CTA";
+  // Of a bias the elements of all keys of a block are on their way together.
+  if (t.score_expression && c.block_n > 96)
+    return "blocks of more than 96 keys leave too few registers for a score function of the user's own";
   if (t.ragged && has_expression(t) && c.block_n > 64)
     return "blocks of more than 64 keys leave too few registers for functions of the user's own in a ragged batch";
   // 1 KB of each CTA's shared memory is the system's.
