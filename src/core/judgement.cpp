@@ -215,7 +215,8 @@ ErrorBound error_bound(const Problem& problem, const Reference& reference) {
   const double rel = std::sqrt(squares) / std::max(norms.total, kTiny);
   ErrorBound bound;
   bound.rel = kBoundFactor * slack(columns * static_cast<double>(norms.finite)) * std::max(rel, ideal.rel);
-  bound.worst_row_rel = std::max(worst_of_rows, kBoundFactor * slack(columns) * std::max(worst_row, ideal.worst_row_rel));
+  bound.worst_row_rel =
+      std::max(worst_of_rows, kBoundFactor * slack(columns) * std::max(worst_row, ideal.worst_row_rel));
   bound.lse_max_abs = kBoundFactor * std::max(lse, ideal.lse_max_abs);
   bound_sums(problem, reference, norms, bound);
   return bound;

@@ -58,8 +58,8 @@ constexpr double kRms = 0.425;
 constexpr double kUniform = 0.57735;  // sqrt(1/3)
 
 // The distinct weights of a row's keys, relative to the largest. Where keys share a few, P's roundings are no longer
-// independent: keys of one weight round alike, and so do the rows that have the same ones. A weight of 1 is exact, unless
-// a factor or a sink comes in.
+// independent: keys of one weight round alike, and so do the rows that have the same ones. A weight of 1 is exact,
+// unless a factor or a sink comes in.
 class DistinctWeights {
  public:
   void add(double relative) {
@@ -252,8 +252,8 @@ void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceH
   const double exp2_approx2 = 0x1p-44 * s.o2;
   const double subnormal2 = output.smallest * output.smallest * static_cast<double>(head.head_dim_v);
   const double functions = scores.function_rms * spread_of(s), sink2 = scores.sink_share * scores.sink_share * s.o2;
-  const double other2 = rounding2 + sums2 + exp2_approx2 + subnormal2 + s.score * s.score * s.spread2 +
-                        functions * functions + sink2;
+  const double other2 =
+      rounding2 + sums2 + exp2_approx2 + subnormal2 + s.score * s.score * s.spread2 + functions * functions + sink2;
   *row.predicted_o = static_cast<float>(std::sqrt(other2 + s.p_noise2));
   *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(scores.lse)) + kUlpF32 * std::sqrt(keys) +
                                           s.score * s.steepness + scores.function_mean + scores.sink_share);

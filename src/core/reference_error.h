@@ -31,8 +31,8 @@ double half_gap(const Precision& precision, double value);
 // ReferenceScratch's, of the row; null: 1 for each key.
 void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const double* p,
                     const double* slopes, const ScoreStatistics& scores, ReferenceRow& row);
-// What chance may add to an error that was measured over so many values, as a factor: of few values the ideal kernel may
-// get all nearly right where an honest one does not.
+// What chance may add to an error that was measured over so many values, as a factor: of few values the ideal kernel
+// may get all nearly right where an honest one does not.
 double slack(double values);
 // Of a row that sees nothing but its sink: that is scaled to base 2 and back.
 void predict_lse_of_sink(ReferenceRow& row);

@@ -45,6 +45,15 @@ TEST(SelfTestFile, PassesByThePresentRule) {
   EXPECT_TRUE(v.remarks.empty());
 }
 
+TEST(SelfTestFile, ThatDidNotPassSaysSo) {
+  json document = honest();
+  document["passed"] = document["results"][0]["passed"] = false;
+  document["results"][0]["alarms"] = 4;
+  const Verification v = verify_results_text(document.dump(), "f");
+  EXPECT_TRUE(v.wrong.empty());
+  EXPECT_EQ(v.reason, "it says itself that it did not pass: none; the other 2 of 3 parts pass by the present rule");
+}
+
 TEST(SelfTestFile, OfAnOlderRuleIsStaleWhereNothingWasPlanted) {
   json old = honest();
   for (json& one : old["results"]) {

@@ -79,8 +79,8 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int band = is_widest && t.bounded_left && !t.bounded_right ? 16 : 0;
   // The parameters of the sequence, which functions keep beside those of the batch.
   const int ragged = !t.ragged ? 0 : has_expression(t) ? 24 : 8;
-  // Fitted to ten operations, documents, prefixes, boolean tensors and biases. The operands of a score's function and of
-  // a mask's are on their way together.
+  // Fitted to ten operations, documents, prefixes, boolean tensors and biases. The operands of a score's function and
+  // of a mask's are on their way together.
   const int both = t.score_expression && t.mask_expression ? 40 + fragments * c.block_n / 4 : 0;
   const int expressions = has_expression(t) ? 16 + fragments * c.block_n / (acc_s > 64 ? 5 : 8) + both : 0;
   // Beside the widest O even a little more is too much (a fuzzer drew a boolean tensor, and a paged cache).

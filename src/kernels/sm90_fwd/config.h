@@ -132,7 +132,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "the producer beside three consumers has too few registers for a mask function's lists and more than two "
            "stages, beside four for any";
   if (t.mask_expression && c.num_consumers == 2 && c.block_n > 112 && (t.bounded_left || c.num_stages > 2))
-    return "blocks of more than 112 keys leave too few registers for a mask function beside a window, or with more than "
+    return "blocks of more than 112 keys leave too few registers for a mask function beside a window, or with more "
+           "than "
            "two stages";
   if (t.mask_expression && (c.cluster > 1 || c.key_groups > 1))
     return "a mask function's lists of blocks are of tiles that neither a cluster nor key groups share";

@@ -1,6 +1,7 @@
 #include "lab/verify/self_test_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -68,10 +69,10 @@ Verification verify_self_test(const json& document, const std::string& origin) {
   const json rows = document.value("results", json());
   if (!rows.is_array() || rows.empty())
     throw_bad_input("'{}' holds no part of a self-test: `flashcore ab --self-test --json FILE` writes them", origin);
-  bool all_passed = true;
+  std::vector<std::string> failed;  // as the file itself says
   for (std::size_t i = 0; i < rows.size(); ++i) try {
       const Part part = read_part(rows[i]);
-      all_passed = all_passed && part.called_passed;
+      if (!part.called_passed) failed.push_back(part.name);
       if (const std::string why = why_wrong(part, rows[i]); !why.empty()) {
         v.wrong.push_back(fmt::format("{}: {}", part.name, why));
         continue;
@@ -87,13 +88,16 @@ Verification verify_self_test(const json& document, const std::string& origin) {
     } catch (const std::exception& e) {
       throw_bad_input("part {} of '{}' cannot be read ({}): run the self-test again", i + 1, origin, e.what());
     }
-  if (document.value("passed", json()) == json(true) && !all_passed)
+  if (document.value("passed", json()) == json(true) && !failed.empty())
     v.wrong.emplace_back("it says that it passed, and one of its parts did not");
   v.fresh = v.stale.empty() && v.wrong.empty();
-  v.reason = !v.wrong.empty() ? "what it says does not hold together: " + v.wrong.front()
-             : !v.stale.empty()
-                 ? v.stale.front().name + ": " + v.stale.front().why
-                 : fmt::format("what it calls passed passes by the present rule, in {} parts", rows.size());
+  v.reason =
+      !v.wrong.empty()   ? "what it says does not hold together: " + v.wrong.front()
+      : !v.stale.empty() ? v.stale.front().name + ": " + v.stale.front().why
+      : failed.empty()
+          ? fmt::format("what it calls passed passes by the present rule, in {} parts", rows.size())
+          : fmt::format("it says itself that it did not pass: {}; the other {} of {} parts pass by the present rule",
+                        fmt::join(failed, ", "), rows.size() - failed.size(), rows.size());
   return v;
 }
 
