@@ -50,6 +50,17 @@ bool same_kind(double reference, float value) {
   return std::isfinite(value);
 }
 
+// What rounding allows of a row: as much as the idealised kernel's own error says, where that is more than was foreseen.
+double bound_of_row(const Reference& reference, std::size_t row, std::size_t columns) {
+  double ideal = 0;
+  for (std::size_t d = 0; d < columns; ++d) {
+    const double error = reference.ideal_o[row * columns + d] - reference.o[row * columns + d];
+    if (std::isfinite(error)) ideal += error * error;
+  }
+  return std::max(reference.budgets[row].worst,
+                  kBoundFactor * slack(static_cast<double>(columns)) * std::sqrt(ideal));
+}
+
 }  // namespace
 
 OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o,
@@ -60,7 +71,7 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
   const RowNorms norms = reference_norms(reference, columns);
   OutputError error;
   double squares = 0, sum = 0, along = 0, lse_sum = 0, lse_squares = 0;
-  std::int64_t values = 0, broken_row = -1, lse_values = 0;
+  std::int64_t values = 0, broken_row = -1, lse_values = 0, most_of_its_bound = -1;
   for (std::int64_t r = 0; r < reference.rows; ++r) {
     const auto at_row = static_cast<std::size_t>(r);
     double row = 0, row_sum = 0, row_along = 0;
@@ -97,6 +108,9 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
       error.worst_row_rel = rel;
       error.first_bad_row = r;
     }
+    if (reference.budgets.empty() || row == 0) continue;
+    const double share = std::sqrt(row) / std::max(bound_of_row(reference, at_row, static_cast<std::size_t>(columns)), kTiny);
+    if (share > error.row_share) error.row_share = share, most_of_its_bound = r;
   }
   error.rel = squares == 0 ? 0 : std::sqrt(squares) / std::max(norms.total, kTiny);
   error.scale = along == 0 ? 0 : along / std::max(norms.total * norms.total, kTiny * kTiny);
@@ -105,6 +119,8 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
     error.lse_bias = lse_sum / static_cast<double>(lse_values);
     error.lse_rms = std::sqrt(lse_squares / static_cast<double>(lse_values));
   }
+  // A row that is small beside the others may be worse than the worst of these.
+  if (error.row_share > 1) error.first_bad_row = most_of_its_bound;
   if (broken_row >= 0) error.first_bad_row = broken_row;
   return error;
 }
@@ -217,6 +233,7 @@ ErrorBound error_bound(const Problem& problem, const Reference& reference) {
   bound.rel = kBoundFactor * slack(columns * static_cast<double>(norms.finite)) * std::max(rel, ideal.rel);
   bound.worst_row_rel =
       std::max(worst_of_rows, kBoundFactor * slack(columns) * std::max(worst_row, ideal.worst_row_rel));
+  bound.row_share = 1;
   bound.lse_max_abs = kBoundFactor * std::max(lse, ideal.lse_max_abs);
   bound_sums(problem, reference, norms, bound);
   return bound;
@@ -225,6 +242,7 @@ ErrorBound error_bound(const Problem& problem, const Reference& reference) {
 // Written so that a NaN in any of them fails.
 bool within_norms(const OutputError& error, const ErrorBound& bound) {
   return error.nonfinite == 0 && error.rel <= bound.rel && error.worst_row_rel <= bound.worst_row_rel &&
+         error.row_share <= bound.row_share &&
          error.lse_max_abs <= bound.lse_max_abs;
 }
 

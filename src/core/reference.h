@@ -65,6 +65,7 @@ struct OutputError {
   double rel = 0;            // ‖o − ref‖F / ‖ref‖F over rows that are finite in the reference
   double worst_row_rel = 0;  // the same per row, the largest; ‖ref row‖ floored at 1e-3 of the mean row norm;
                              // infinite if a row that sees no key is not exactly 0
+  double row_share = 0;      // of a row's error in what rounding allows of that row, the largest: 1 at its bound
   double max_abs = 0;
   // What a norm averages away, judged by what rounding allows over so many values:
   double scale = 0;        // <o, ref> / <ref, ref> - 1
@@ -78,6 +79,7 @@ struct OutputError {
 struct ErrorBound {
   double rel = 0, worst_row_rel = 0, lse_max_abs = 0;
   // Infinite: not judged.
+  double row_share = std::numeric_limits<double>::infinity();
   double scale = std::numeric_limits<double>::infinity();
   double bias = std::numeric_limits<double>::infinity();
   double lse_bias = std::numeric_limits<double>::infinity();
@@ -92,7 +94,8 @@ inline constexpr double kFalseAlarm = 1e-9;
 ErrorBound error_bound(const Problem& problem, const Reference& reference);
 bool within(const OutputError& error, const ErrorBound& bound);
 // Its parts; NaN is within none.
-bool within_norms(const OutputError& error, const ErrorBound& bound);  // nonfinite, rel, worst_row_rel, lse_max_abs
+// nonfinite, rel, worst_row_rel, row_share, lse_max_abs
+bool within_norms(const OutputError& error, const ErrorBound& bound);
 bool within_scale(const OutputError& error, const ErrorBound& bound);
 bool within_bias(const OutputError& error, const ErrorBound& bound);
 bool within_lse_sums(const OutputError& error, const ErrorBound& bound);  // lse_bias, lse_rms

@@ -94,6 +94,7 @@ struct RowSums {
   double lost = 0;                           // p |v| that 8-bit P may round to 0
   double v2 = 0;
   double score = 0;  // the rms error of a score
+  double tiny_p2 = 0;  // of o, by probabilities below fp16's normal numbers
 };
 
 // How far o moves at most with errors e of the scores, by their rms weighted with p (Cauchy and Schwarz):
@@ -144,6 +145,7 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
     weights.add(relative);
     if (fp8 && p[j] < kLostP8 * p_max) s.lost += pv;
   }
+  if (what.dtype == DType::kF16) s.tiny_p2 = 0x1p-50 * p_max * p_max * s.v2 / 3;
   s.rounds_alike = weights.round_alike(head.v_factors.empty() && !row.sink);
   const float* k_norm = head.k_norm.data() + first;
   const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
@@ -185,10 +187,8 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
     rounding2 += half * half / 3;
     scaled_rounding2 += row.o[d] * row.o[d] * half * half / 3;
   }
-  const double p_max = std::exp(scores.maximum - scores.lse);
-  const double tiny_p2 = what.dtype == DType::kF16 ? 0x1p-50 * p_max * p_max * s.v2 / 3 : 0;
   const Fp8Sums sums = fp8 ? errors_of_fp8_sums(std::min(keys, kKeysPerPromotion)) : Fp8Sums{};
-  const double other2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2) + s.score * s.score * s.spread2 + tiny_p2 +
+  const double other2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2) + s.score * s.score * s.spread2 + s.tiny_p2 +
                         sums.random * sums.random * s.noise2;
   // Of |o|: exp2, the division, what the accumulator cuts off (of 8 bits until the sum is promoted); of o moved by
   // errors of all scores; and small P.
@@ -196,6 +196,7 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   const double systematic = norm * (0x1p-21 + truncated + scores.sink_share) +
                             (shared * scores.deviation + scores.function_rms) * spread_of(s) + s.lost +
                             std::sqrt(saturated2);
+  budget.worst = systematic;
   budget.scale_systematic = norm * systematic;
   budget.scale_variance = s.o2 * other2;
   budget.bias_systematic = std::sqrt(dim) * systematic;
@@ -258,7 +259,7 @@ void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceH
   *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(scores.lse)) + kUlpF32 * std::sqrt(keys) +
                                           s.score * s.steepness + scores.function_mean + scores.sink_share);
   *row.budget = budget_of(head, what, s, scores, row);
-  row.budget->worst = worst_of_rows(s, std::sqrt(other2), static_cast<double>(head.head_dim_v));
+  row.budget->worst += worst_of_rows(s, std::sqrt(other2 + s.tiny_p2), static_cast<double>(head.head_dim_v));
 }
 
 void predict_lse_of_sink(ReferenceRow& row) {

@@ -18,7 +18,7 @@ struct RowBudget {
   // Standard deviations of errors that rows may have alike, so that over rows they add up as they are; the variances
   // above are without them.
   double scale_alike = 0, bias_alike = 0;
-  double worst = 0;  // the norm of the row's own error, of the worst of many rows
+  double worst = 0;  // of the norm of the row's error: what the worst of many rows may have
 };
 
 }  // namespace flashcore

@@ -277,6 +277,25 @@ TEST(JudgementTest, EveryPlantedFaultOf8BitsIsCaught) {
   }
 }
 
+// A head whose values are far smaller than another's: a thousandth of the mean row is more than all that it has.
+TEST(JudgementTest, RowsThatAreSmallBesideOthersAreJudged) {
+  const PlacedProblem p = PlacedProblem::parse("b1_h2_s40_d16_bf16");
+  AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
+  for (std::int64_t row = 0; row < 40; ++row)
+    for (std::int64_t column = 0; column < 16; ++column)
+      in.v.set(0, 1, row, column, in.v.at(0, 1, row, column) * 0x1p-30f);
+  const Reference ref = reference_forward(p, in, {});
+  const ErrorBound bound = error_bound(p, ref);
+  const planted::KernelOutput honest = run_tile_kernel(p, in, Fault::kNone, 32);
+  EXPECT_TRUE(within(compare(p, ref, honest.o, honest.lse), bound));
+  std::vector<float> o = honest.o;
+  for (std::int64_t column = 0; column < 16; ++column) o[static_cast<std::size_t>(75 * 16 + column)] *= 1.25f;
+  const OutputError error = compare(p, ref, o, honest.lse);
+  EXPECT_FALSE(within_norms(error, bound));
+  EXPECT_EQ(error.first_bad_row, 75);
+  EXPECT_LT(error.worst_row_rel, bound.worst_row_rel) << "what this is for";
+}
+
 TEST(JudgementTest, TheWorstRowIsNamed) {
   const PlacedProblem p = PlacedProblem::parse("b2_h4_s60_d64_fp16");
   const Judged judged = judge(p, Pattern::kNormal, 5, Fault::kOneWrongRow);

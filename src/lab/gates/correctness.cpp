@@ -32,6 +32,8 @@ json evidence_of(const OutputError& e, const ErrorBound& b) {
           {"bound_rel", b.rel},
           {"worst_row_rel", e.worst_row_rel},
           {"bound_worst_row_rel", b.worst_row_rel},
+          {"row_share", e.row_share},
+          {"bound_row_share", b.row_share},
           {"lse_max_abs", e.lse_max_abs},
           {"bound_lse_max_abs", b.lse_max_abs},
           {"lse_bias", e.lse_bias},

@@ -203,6 +203,7 @@ std::string describe_error(const OutputError& e, const ErrorBound& b) {
   };
   part("relative error", e.rel, b.rel);
   part("relative error of the worst row", e.worst_row_rel, b.worst_row_rel);
+  part("share of a row's error in that row's bound", e.row_share, b.row_share);
   part("LSE error", e.lse_max_abs, b.lse_max_abs);
   part("the scale of o is off: <o, ref> / <ref, ref> - 1 of", e.scale, b.scale);
   part("o is biased: its mean error", e.bias, b.bias);
@@ -259,7 +260,7 @@ double share_of_bound(const OutputError& error, const ErrorBound& bound) {
   // NaN compares false both ways; a NaN error must not look like a small one.
   double largest = 0;
   for (const double s : {share(error.rel, bound.rel), share(error.worst_row_rel, bound.worst_row_rel),
-                         share(error.lse_max_abs, bound.lse_max_abs), share(std::abs(error.scale), bound.scale),
+                         share(error.row_share, bound.row_share), share(error.lse_max_abs, bound.lse_max_abs), share(std::abs(error.scale), bound.scale),
                          share(std::abs(error.bias), bound.bias), share(std::abs(error.lse_bias), bound.lse_bias),
                          share(error.lse_rms, bound.lse_rms)})
     largest = std::isnan(s) ? infinity : std::max(largest, s);

@@ -20,6 +20,7 @@ constexpr double kMostTrialSeconds = 1e7;  // four months
 json to_object(const OutputError& e) {
   return {{"rel", e.rel},
           {"worst_row_rel", e.worst_row_rel},
+          {"row_share", e.row_share},
           {"max_abs", e.max_abs},
           {"scale", e.scale},
           {"bias", e.bias},
@@ -38,6 +39,7 @@ OutputError error_from(const json& j) {
   j.at("bias").get_to(e.bias);
   j.at("lse_max_abs").get_to(e.lse_max_abs);
   // Trials that were stored before these were judged lack them.
+  e.row_share = j.value("row_share", 0.0);
   e.scale = j.value("scale", 0.0);
   e.lse_bias = j.value("lse_bias", 0.0);
   e.lse_rms = j.value("lse_rms", 0.0);
@@ -48,6 +50,7 @@ OutputError error_from(const json& j) {
 
 ErrorBound bound_from(const json& j) {
   ErrorBound b{j.at("rel").get<double>(), j.at("worst_row_rel").get<double>(), j.at("lse_max_abs").get<double>()};
+  b.row_share = j.value("row_share", b.row_share);
   b.scale = j.value("scale", b.scale);
   b.bias = j.value("bias", b.bias);
   b.lse_bias = j.value("lse_bias", b.lse_bias);
@@ -300,6 +303,7 @@ void to_json(json& j, const Trial& t) {
   j["error"] = t.error ? encode_nonfinite(to_object(*t.error)) : json();
   j["bound"] = t.bound ? encode_nonfinite({{"rel", t.bound->rel},
                                            {"worst_row_rel", t.bound->worst_row_rel},
+                                           {"row_share", t.bound->row_share},
                                            {"lse_max_abs", t.bound->lse_max_abs},
                                            {"scale", t.bound->scale},
                                            {"bias", t.bound->bias},
