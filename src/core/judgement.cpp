@@ -50,15 +50,15 @@ bool same_kind(double reference, float value) {
   return std::isfinite(value);
 }
 
-// What rounding allows of a row: as much as the idealised kernel's own error says, where that is more than was foreseen.
+// What rounding allows of a row: as much as the idealised kernel's own error says, where that is more than was
+// foreseen.
 double bound_of_row(const Reference& reference, std::size_t row, std::size_t columns) {
   double ideal = 0;
   for (std::size_t d = 0; d < columns; ++d) {
     const double error = reference.ideal_o[row * columns + d] - reference.o[row * columns + d];
     if (std::isfinite(error)) ideal += error * error;
   }
-  return std::max(reference.budgets[row].worst,
-                  kBoundFactor * slack(static_cast<double>(columns)) * std::sqrt(ideal));
+  return std::max(reference.budgets[row].worst, kBoundFactor * slack(static_cast<double>(columns)) * std::sqrt(ideal));
 }
 
 }  // namespace
@@ -109,7 +109,8 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
       error.first_bad_row = r;
     }
     if (reference.budgets.empty() || row == 0) continue;
-    const double share = std::sqrt(row) / std::max(bound_of_row(reference, at_row, static_cast<std::size_t>(columns)), kTiny);
+    const double share =
+        std::sqrt(row) / std::max(bound_of_row(reference, at_row, static_cast<std::size_t>(columns)), kTiny);
     if (share > error.row_share) error.row_share = share, most_of_its_bound = r;
   }
   error.rel = squares == 0 ? 0 : std::sqrt(squares) / std::max(norms.total, kTiny);
@@ -242,8 +243,7 @@ ErrorBound error_bound(const Problem& problem, const Reference& reference) {
 // Written so that a NaN in any of them fails.
 bool within_norms(const OutputError& error, const ErrorBound& bound) {
   return error.nonfinite == 0 && error.rel <= bound.rel && error.worst_row_rel <= bound.worst_row_rel &&
-         error.row_share <= bound.row_share &&
-         error.lse_max_abs <= bound.lse_max_abs;
+         error.row_share <= bound.row_share && error.lse_max_abs <= bound.lse_max_abs;
 }
 
 bool within_scale(const OutputError& error, const ErrorBound& bound) { return std::abs(error.scale) <= bound.scale; }

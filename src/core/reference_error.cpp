@@ -93,7 +93,7 @@ struct RowSums {
   bool rounds_alike = false;                 // as other rows do
   double lost = 0;                           // p |v| that 8-bit P may round to 0
   double v2 = 0;
-  double score = 0;  // the rms error of a score
+  double score = 0;    // the rms error of a score
   double tiny_p2 = 0;  // of o, by probabilities below fp16's normal numbers
 };
 
@@ -188,8 +188,8 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
     scaled_rounding2 += row.o[d] * row.o[d] * half * half / 3;
   }
   const Fp8Sums sums = fp8 ? errors_of_fp8_sums(std::min(keys, kKeysPerPromotion)) : Fp8Sums{};
-  const double other2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2) + s.score * s.score * s.spread2 + s.tiny_p2 +
-                        sums.random * sums.random * s.noise2;
+  const double other2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2) + s.score * s.score * s.spread2 +
+                        s.tiny_p2 + sums.random * sums.random * s.noise2;
   // Of |o|: exp2, the division, what the accumulator cuts off (of 8 bits until the sum is promoted); of o moved by
   // errors of all scores; and small P.
   const double truncated = fp8 ? sums.coherent : truncation_of(what.dtype, keys) * kUlpF32;

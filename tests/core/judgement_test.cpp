@@ -124,7 +124,7 @@ TEST(JudgementTest, SumsShowWhatNormsAverageAway) {
       {Fault::kScaleBarelyOff, "b1_h2_s300_d64_fp32", within_lse_sums, Pattern::kNormal, false},
       {Fault::kRoughExp2, "b1_h1_sq300_sk1000_d64_fp16", within_lse_sums},
       {Fault::kRoughExp2, "b1_h1_s200_d64_bf16", within_lse_sums, Pattern::kNormal, false},
-      {Fault::kDoubledEverywhere, "b1_h64_hk4_sq1_sk131072_d16_bf16", within_lse_sums},
+      {Fault::kDoubledEverywhere, "b1_h64_hk4_sq1_sk131072_d16_bf16", within_lse_sums, Pattern::kNormal, false},
       // Seen by the norms, given data or enough blocks of keys: 32 of them here.
       {Fault::kIgnoresSmall, "b1_h2_s1000_d64_bf16", within_norms, Pattern::kLongTail, false},
       {Fault::kRoundsAccumulator, "b1_h1_sq40_sk1024_d64_bf16", within_norms, Pattern::kNormal, false},

@@ -260,9 +260,9 @@ double share_of_bound(const OutputError& error, const ErrorBound& bound) {
   // NaN compares false both ways; a NaN error must not look like a small one.
   double largest = 0;
   for (const double s : {share(error.rel, bound.rel), share(error.worst_row_rel, bound.worst_row_rel),
-                         share(error.row_share, bound.row_share), share(error.lse_max_abs, bound.lse_max_abs), share(std::abs(error.scale), bound.scale),
-                         share(std::abs(error.bias), bound.bias), share(std::abs(error.lse_bias), bound.lse_bias),
-                         share(error.lse_rms, bound.lse_rms)})
+                         share(error.row_share, bound.row_share), share(error.lse_max_abs, bound.lse_max_abs),
+                         share(std::abs(error.scale), bound.scale), share(std::abs(error.bias), bound.bias),
+                         share(std::abs(error.lse_bias), bound.lse_bias), share(error.lse_rms, bound.lse_rms)})
     largest = std::isnan(s) ? infinity : std::max(largest, s);
   return largest;
 }
