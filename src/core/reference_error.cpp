@@ -59,13 +59,14 @@ constexpr double kUniform = 0.57735;  // sqrt(1/3)
 
 // The distinct weights of a row's keys, relative to the largest. Where keys share a few, P's roundings are no longer
 // independent: keys of one weight round alike, and so do the rows that have the same ones. A weight of 1 is exact,
-// unless a factor or a sink comes in.
+// unless factors of the keys come in; a sink joins the sum after P is rounded.
 class DistinctWeights {
  public:
   void add(double relative) {
-    if (relative == 0) return;
-    ++keys_;
     const auto weight = static_cast<float>(relative);  // what fp64 rounds makes no difference
+    // Of a row with one large logit all other weights are 0 here: they are no weights that keys share.
+    if (weight == 0) return;
+    ++keys_;
     const auto end = seen_.begin() + std::min(distinct_, kFew);
     if (distinct_ > kFew || std::find(seen_.begin(), end, weight) != end) return;
     if (distinct_ < kFew) seen_[static_cast<std::size_t>(distinct_)] = weight;
@@ -146,7 +147,7 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
     if (fp8 && p[j] < kLostP8 * p_max) s.lost += pv;
   }
   if (what.dtype == DType::kF16) s.tiny_p2 = 0x1p-50 * p_max * p_max * s.v2 / 3;
-  s.rounds_alike = weights.round_alike(head.v_factors.empty() && !row.sink);
+  s.rounds_alike = weights.round_alike(head.v_factors.empty());
   const float* k_norm = head.k_norm.data() + first;
   const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
   // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside an instruction.

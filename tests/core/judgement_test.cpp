@@ -207,6 +207,21 @@ TEST(JudgementTest, WeightsThatRowsShareRoundAlike) {
   for (const double relative : {-0x1p-6, 0x1p-6}) EXPECT_FALSE(within_scale(off_by(relative), bound));
 }
 
+// Large logits leave one weight in most rows, and the others far below what fp32 has: nothing rounds alike there, nor
+// in rows of one key beside a sink.
+TEST(JudgementTest, OneLargeLogitIsNoSharedWeight) {
+  const std::pair<const char*, Pattern> cases[] = {{"b1_h4_s200_d64_bf16", Pattern::kLargeLogits},
+                                                   {"b1_h2_s64_d64_bf16_causal_wl0_sink", Pattern::kNormal}};
+  for (const auto& [id, pattern] : cases) {
+    const PlacedProblem p = PlacedProblem::parse(id);
+    const Reference ref = reference_forward(p, make_inputs(p, pattern, 1), {});
+    std::vector<float> o(ref.o.size());
+    for (std::size_t i = 0; i < o.size(); ++i)
+      o[i] = round_to(DType::kBF16, static_cast<float>(ref.o[i] * (1 - 0.0028)));
+    EXPECT_FALSE(within_scale(compare(p, ref, o, ref.ideal_lse), error_bound(p, ref))) << id;
+  }
+}
+
 // What is of o's type already, and off by a little more than half a gap, is rounded to the next number. Of many rows
 // one has such a weight.
 TEST(JudgementTest, ARowOfOneKeyMayBeOffByAGap) {

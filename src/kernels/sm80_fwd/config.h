@@ -81,10 +81,11 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int ragged = !t.ragged ? 0 : has_expression(t) ? 24 : 8;
   // Fitted to ten operations, documents, prefixes, boolean tensors and biases. The operands of a score's function and
   // of a mask's are on their way together.
-  const int both = t.score_expression && t.mask_expression ? 40 + fragments * c.block_n / 4 : 0;
+  const int both = t.score_expression && t.mask_expression && c.block_n > 32 ? 40 + fragments * c.block_n / 4 : 0;
   const int expressions = has_expression(t) ? 16 + fragments * c.block_n / (acc_s > 64 ? 5 : 8) + both : 0;
-  // Beside the widest O even a little more is too much (a fuzzer drew a boolean tensor, and a paged cache).
-  const int wide = is_widest && (t.ragged || has_expression(t)) ? 8 : 0;
+  // Beside the widest O even a little more is too much (a fuzzer drew a boolean tensor, and a paged cache). Blocks of
+  // 32 keys are the least there are: without them there would be no such problems.
+  const int wide = is_widest && (t.ragged || has_expression(t)) && c.block_n > 32 ? 8 : 0;
   return acc_o + acc_s + q + copies + tile_loop + band + ragged + expressions + wide + fragments * 10 + 50;
 }
 
