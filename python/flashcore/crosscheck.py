@@ -130,7 +130,7 @@ def by_torch_benchmark(launch: Launch) -> Reading:
 
 
 def by_do_bench(launch: Launch) -> Reading:
-    """Triton clears the L2 before each launch. Its own 25 ms of warm-up and 100 ms: after 200 ms without a pause an H200 had lowered its clock."""
+    """Triton clears the L2 before each launch. With its own short warm-up: it pauses nowhere, and after a longer one a card lowers its clock."""
     if not launch.on_gpu:
         return lost("Triton's do_bench", "it runs on a GPU only")
     import torch
