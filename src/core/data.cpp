@@ -97,7 +97,7 @@ class Generator {
     const bool is_8bit = size_of(p_.dtype) == 1;
     const double logit = pattern == Pattern::kExtreme && !is_8bit ? kExtremeLogit : kLargeLogit;
     large_ = std::min(std::sqrt(logit / (scale * std::sqrt(dim))), 1000.0);
-    extreme_v_ = size_of(p_.output_dtype()) == 1 ? 1 : kExtremeValue;
+    extreme_v_ = size_of(p_.output_dtype()) == 1 ? 1 : has_wide_o() ? kWideValue : kExtremeValue;
     const double negative = is_8bit ? kNegativeLogitOf8Bits : kNegativeLogit;
     negative_ = negative / scale;
     if (!problem.has_descales()) return;
@@ -108,15 +108,34 @@ class Generator {
 
   float q(const Place& at) const { return static_cast<float>(q_value(at) / by_k_); }
 
-  float k(const Place& at) const { return static_cast<float>(k_scaled(at) * by_k_); }
+  float k(const Place& at) const { return static_cast<float>(k_scaled(at) * by_k_ * token_factor_of_k(at)); }
 
-  float v(const Place& at) const { return static_cast<float>(v_value(at) * by_v_ * token_factor(at)); }
+  float v(const Place& at) const {
+    return static_cast<float>(v_value(at) * by_v_ * token_factor(at) * head_factor(at));
+  }
 
  private:
+  // Numbers that fp16 does not have.
+  bool has_wide_o() const {
+    return size_of(p_.output_dtype()) > 1 && p_.output_dtype() != DType::kF16 && p_.dtype != DType::kF16;
+  }
+
+  // Heads whose values are far apart, so that something kept from one head to the next shows, and with them o beyond
+  // fp16's numbers on either side.
+  double head_factor(const Place& at) const {
+    if (pattern_ != Pattern::kExtreme || !has_wide_o() || p_.input_scaling() == Scaling::kTensor) return 1;
+    return (at.batch + at.head) % 2 == 0 ? 1 : 1 / (kWideValue * kWideValue);
+  }
+
+  // Where each key has its own factor, K's are far apart too: most scores are about 0.
+  double token_factor_of_k(const Place& at) const {
+    if (p_.input_scaling() != Scaling::kToken || pattern_ != Pattern::kOutlier) return 1;
+    return std::ldexp(4.0, -static_cast<int>((5 * at.row + 2 * at.head) % kApart));
+  }
+
   // Where each key has its own factor, V's are far apart: at random, or the larger the later the key, so that rows of a
   // causal mask do not see the largest; or all so small that 16 bits times them would be nothing.
   double token_factor(const Place& at) const {
-    constexpr std::int64_t kApart = 40;  // powers of two
     if (p_.input_scaling() != Scaling::kToken) return 1;
     switch (pattern_) {
       case Pattern::kPeaked:
@@ -125,6 +144,8 @@ class Generator {
         return std::ldexp(1.0, static_cast<int>(kApart * at.row / std::max<std::int64_t>(1, p_.seqlen_kv) - kApart));
       // fp16 has no such o.
       case Pattern::kLargeLogits: return p_.dtype == DType::kF16 ? 1 : 0x1p-112;
+      // All keys of a head alike, and heads not.
+      case Pattern::kOutlier: return std::ldexp(1.0, -static_cast<int>(kApart / 4 * ((at.batch + at.head) % 4)));
       default: return 1;
     }
   }
@@ -172,11 +193,15 @@ class Generator {
     return static_cast<float>(pattern_ == Pattern::kOutlier && is_outlier(at) ? 1000 * plain : plain);
   }
 
+  static constexpr std::int64_t kApart = 40;  // powers of two, of factors
+
   static constexpr double kPeakLogit = 30;    // e^-30 is below every dtype's resolution
   static constexpr double kLargeLogit = 500;  // standard deviation of the logits
   // The same, and that of V: its numbers stay finite in fp16 when a gate doubles them. What tensor cores cut of sums of
   // 8 bits grows with the score, so that such problems keep kLargeLogit.
   static constexpr double kExtremeLogit = 4000, kExtremeValue = 4000;
+  // Where V and o have more range than fp16.
+  static constexpr double kWideValue = 0x1p40;
   static constexpr double kNegativeLogit = 120;  // e^-120 is no number of fp32
   // What tensor cores cut of sums of 8 bits grows with the score, and the bound with it.
   static constexpr double kNegativeLogitOf8Bits = 40;
@@ -283,12 +308,14 @@ HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
   return tensor;
 }
 
-// NaN, or of int8 the code of -128, which no number becomes.
-std::byte nan_code(DType dtype) { return std::byte{static_cast<unsigned char>(dtype == DType::kInt8 ? 0x80 : 0x7f)}; }
+// NaN, in turn of either sign; or of int8 the code of -128, which no number becomes.
+std::byte nan_code(DType dtype, std::int64_t index) {
+  return std::byte{static_cast<unsigned char>(dtype == DType::kInt8 ? 0x80 : index % 2 == 0 ? 0x7f : 0xff)};
+}
 
 // What an 8-bit type stores of `value`: infinities stay where it has them.
 void store_quantised(HostTensor& tensor, std::int64_t index, float value) {
-  if (std::isnan(value)) tensor.data[static_cast<std::size_t>(index)] = nan_code(tensor.dtype);
+  if (std::isnan(value)) tensor.data[static_cast<std::size_t>(index)] = nan_code(tensor.dtype, index);
   else if (tensor.dtype == DType::kE5M2 && std::isinf(value))
     tensor.data[static_cast<std::size_t>(index)] = std::byte{float_to_e5m2(value, Overflow::kNonFinite)};
   else store_element(tensor.dtype, tensor.data.data(), index, value);
@@ -384,7 +411,8 @@ HostTensor draw(const Problem& problem, DType dtype, const TensorLayout& layout,
   factors =
       by_token ? factors_of_rows(dtype, layout, value) : factors_of(problem, dtype, layout, group, batch_of, value);
   HostTensor tensor(dtype, layout);
-  std::fill(tensor.data.begin(), tensor.data.end(), nan_code(dtype));  // which stays between the rows
+  for (std::size_t i = 0; i < tensor.data.size(); ++i)  // which stays between the rows
+    tensor.data[i] = nan_code(dtype, static_cast<std::int64_t>(i));
   for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
     const float factor = descale_at(problem, factors, by_token ? batch : batch_of(batch, row), head / group, row);
     const std::int64_t first = layout.offset(batch, head, row);
@@ -394,14 +422,13 @@ HostTensor draw(const Problem& problem, DType dtype, const TensorLayout& layout,
   return tensor;
 }
 
-// No number becomes -128, and a cache of somebody else's making may have it: in one column of every eighth row. Of K
-// alone, for V is negated by a gate, and 128 is no int8.
-void add_least_int8(HostTensor& k) {
+// No number becomes -128, and a cache of somebody else's making may have it: in one column of every eighth row.
+void add_least_int8(HostTensor& keys) {
   constexpr std::int64_t kColumn = 5, kEveryRow = 8;
-  if (k.dtype != DType::kInt8 || k.layout.columns <= kColumn) return;
-  for_each_row(k.layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
+  if (keys.dtype != DType::kInt8 || keys.layout.columns <= kColumn) return;
+  for_each_row(keys.layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
     if (row % kEveryRow == 0)
-      k.data[static_cast<std::size_t>(k.layout.offset(batch, head, row) + kColumn)] = std::byte{0x80};
+      keys.data[static_cast<std::size_t>(keys.layout.offset(batch, head, row) + kColumn)] = std::byte{0x80};
   });
 }
 
@@ -456,18 +483,42 @@ class Generators {
   std::vector<Generator> all_;
 };
 
-// Sinks that weigh about as much as a row's keys, and slopes as models have them (2^-8h/H), each head's its own.
-void draw_scores(const Problem& problem, std::uint64_t seed, AttentionInputs& in) {
+// What a query head's sink is. Of most patterns it weighs about as much as a row's keys; of others it is larger or
+// smaller than a kernel may have thought of. `chance` is N(0, 1).
+double sink_of(const Problem& problem, Pattern pattern, std::uint64_t seed, std::int64_t head, double chance) {
+  constexpr double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const double plain = std::log(static_cast<double>(problem.seqlen_kv + 1)) / 2 + 1.5 * chance;
+  switch (pattern) {
+    case Pattern::kPeaked: return 26 + plain;  // as the keys, whose maximum is about 30
+    case Pattern::kOutlier: return -20 + plain;
+    case Pattern::kLargeLogits: return head % 2 == 0 ? 100 : -100;
+    case Pattern::kNonFinite:
+      // Of a head whose sink is NaN nothing else shows: most have numbers.
+      switch ((static_cast<std::uint64_t>(head) + seed) % 8) {
+        case 1: return nan;
+        case 3: return -inf;
+        case 6: return inf;
+        default: return plain;
+      }
+    default: return plain;
+  }
+}
+
+// Slopes as models have them (2^-8h/H), each head's its own; of one pattern in turn the other way, none, and such.
+double slope_of(Pattern pattern, std::int64_t index, std::int64_t heads, double chance) {
+  const double slope = std::exp2(-8 * static_cast<double>(index % heads + 1) / static_cast<double>(heads)) *
+                       (0.75 + 0.5 * chance);
+  if (pattern != Pattern::kOutlier) return slope;
+  return index % 3 == 0 ? -slope : index % 3 == 1 ? 0 : slope;
+}
+
+void draw_scores(const Problem& problem, Pattern pattern, std::uint64_t seed, AttentionInputs& in) {
   constexpr std::uint64_t kStream = 0x51;
   SplitMix random(split_mix_finish(seed + kSplitMixStep * kStream));
-  const double of_keys = std::log(static_cast<double>(problem.seqlen_kv + 1)) / 2;
   for (std::int64_t h = 0; h < problem.sink_count(); ++h)
-    in.sink.push_back(static_cast<float>(of_keys + 1.5 * random.normal()));
-  const auto heads = static_cast<double>(problem.heads_q);
-  for (std::int64_t i = 0; i < problem.alibi_count(); ++i) {
-    const auto head = static_cast<double>(i % problem.heads_q + 1);
-    in.alibi.push_back(static_cast<float>(std::exp2(-8 * head / heads) * (0.75 + 0.5 * random.uniform())));
-  }
+    in.sink.push_back(static_cast<float>(sink_of(problem, pattern, seed, h, random.normal())));
+  for (std::int64_t i = 0; i < problem.alibi_count(); ++i)
+    in.alibi.push_back(static_cast<float>(slope_of(pattern, i, problem.heads_q, random.uniform())));
 }
 
 constexpr std::int64_t kLongDimension = 4096, kLargeDimension = 1024;
@@ -613,9 +664,9 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
               [&](const Place& at) { return generators.q(at); });
   const DType cache = problem.cache_dtype();
   in.k = draw(problem, cache, layouts.k, 1, keys, in.descale_k, [&](const Place& at) { return generators.k(at); });
-  add_least_int8(in.k);
   in.v = draw(problem, cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) { return generators.v(at); });
-  draw_scores(problem, seed, in);
+  for (HostTensor* each : {&in.k, &in.v}) add_least_int8(*each);
+  draw_scores(problem, pattern, seed, in);
   in.tensors = make_tensors(problem, seed);
   return in;
 }

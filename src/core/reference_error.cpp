@@ -111,6 +111,11 @@ double truncation_of(DType dtype, double terms) {
   return size_of(dtype) == 2 ? terms / 16 * (16.0 / 8 + 3.0 / 8) * 0.75 : 0;
 }
 
+// The key that is alone in its row has P = 1, which every type has, unless a factor of its own comes in.
+bool is_p_exact(const PackedHead& head, const ReferenceHead& what, const ReferenceRow& row) {
+  return visible_keys(row) == 1 && head.v_factors.empty() && what.dtype != DType::kF32;
+}
+
 RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const ScoreStatistics& scores,
                 const double* p, const double* slopes, const ReferenceRow& row) {
   const bool fp8 = size_of(what.dtype) == 1;
@@ -118,6 +123,10 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
   const double p_max = std::exp(scores.maximum - scores.lse), dim = static_cast<double>(head.head_dim);
   RowSums s;
   DistinctWeights weights;
+  const bool is_exact = is_p_exact(head, what, row);
+  // What is left of it: two products that are rounded each its own way make its exponent, which the row's sum has and P
+  // has not.
+  const double alone = kUlpF32 * (1 + std::abs(scores.maximum));
   for (std::int64_t d = 0; d < head.head_dim_v; ++d) s.o2 += row.o[d] * row.o[d];
   for (const float q : row.q) s.q2 += static_cast<double>(q) * q;
   // Scores of an infinity are infinite, or the softcap exactly.
@@ -136,8 +145,10 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
     s.p2 += slope * p[j] * (slope * p[j]);
     s.steepness += slope * p[j];
     const double relative = p_max > 0 ? p[j] / p_max : 0;  // beside a sink that takes all of the row
-    const double rms = fp8 ? error_of_p8(relative, kRms) * p_max : kRms * p_unit * p[j];
-    const double uniform = fp8 ? error_of_p8(relative, kUniform) * p_max : kUniform * p_unit * p[j];
+    const double rms = is_exact ? alone * p[j] : fp8 ? error_of_p8(relative, kRms) * p_max : kRms * p_unit * p[j];
+    const double uniform = is_exact ? kUniform * alone * p[j]
+                           : fp8    ? error_of_p8(relative, kUniform) * p_max
+                                    : kUniform * p_unit * p[j];
     s.p_noise2 += rms * norm * (rms * norm);
     s.p_budget2 += uniform * norm * (uniform * norm);
     s.p_sums_budget2 += uniform * sum * (uniform * sum);
@@ -264,6 +275,7 @@ void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceH
 }
 
 void predict_lse_of_sink(ReferenceRow& row) {
+  if (!std::isfinite(*row.sink)) return;  // -inf: no sink
   const double size = std::abs(static_cast<double>(*row.sink));
   const double conversions = kUlpF32 * (1 + 2 * size);
   *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + size));

@@ -285,6 +285,7 @@ inline RowEnd end_of_row(const Plan& plan, int head, float row_max, float row_su
     if (row_sum == 0.0f) return {1.0f, kMinusInfinity};
     return {row_sum, maximum + std::log(row_sum)};
   }
+  if (sink == -kMinusInfinity) return {sink - sink, sink - sink};  // as a key's score, it makes NaN of the row
   // The exponent is of the larger one, so that neither overflows.
   const float ahead = sink - maximum;
   if (!(ahead > 0)) {

@@ -45,6 +45,8 @@ OutputError distance(const JudgedCall& call, double factor, const AttentionOutpu
 // v doubled gives o doubled, exactly (of 8 bits: negated, negated): other content at the same addresses, whose result
 // needs no second reference. An output kept from the last call by address shows.
 std::optional<CallFault> check_changed_content(const JudgedCall& call) {
+  // 128 is no int8. Such caches have factors, and check_further_operands changes V as well.
+  if (call.problem.cache_dtype() == DType::kInt8) return std::nullopt;
   // Other checks may have used other addresses since: who keeps results by address is to have this one's at hand.
   (void)launch_once(call.device, call.operands, call.launch);
   AttentionInputs replaced = call.oracle.inputs;

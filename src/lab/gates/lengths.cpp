@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
+#include <optional>
+#include <set>
 
 #include "core/boundaries.h"
 #include "core/ragged.h"
-#include "lab/gates/calls.h"
+#include "lab/gates/lengths.h"
 
 namespace flashcore {
 namespace {
@@ -40,7 +41,7 @@ std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& e
   }
   call.operands.upload_lengths(call.problem.sequences());
   evidence["shorter_sequences"] = sets.size();
-  return std::nullopt;
+  return check_impossible_boundaries(call, evidence);
 }
 
 namespace {
@@ -86,22 +87,6 @@ bool unused_rows_written(const AttentionOutputs& outputs, const Boundaries& from
   return false;
 }
 
-class DeviceLengths {
- public:
-  DeviceLengths(Device& device, const std::vector<std::int32_t>& lengths)
-      : buffer_(device.allocate(std::max<std::size_t>(1, lengths.size()) * sizeof(std::int32_t))) {
-    device.upload(buffer_->data(), lengths.data(), lengths.size() * sizeof(std::int32_t));
-  }
-  const std::int32_t* data() const { return static_cast<const std::int32_t*>(buffer_->data()); }
-
- private:
-  std::unique_ptr<Buffer> buffer_;
-};
-
-}  // namespace
-
-namespace {
-
 // A launch with these numbers of rows and keys, of which none is given that all sequences have anyway; packed.
 class UsedLaunch {
  public:
@@ -115,59 +100,102 @@ class UsedLaunch {
       rows_.push_back(static_cast<std::int32_t>(each.q)), keys_.push_back(static_cast<std::int32_t>(each.kv));
   }
 
-  // More keys than it can have; those that it has are numbers, so that NaN comes from nothing but that.
-  void make_impossible(std::size_t sequence) {
-    const SequenceLengths own = call_.problem.sequences()[sequence];
-    keys_[sequence] = static_cast<std::int32_t>(1 + (call_.problem.paged() ? call_.problem.seqlen_kv : own.kv));
-    spoiled_[sequence].kv = own.kv;
-    gives_keys_ = true;
+  // Numbers that the sequence cannot have. The keys that it has are numbers, so that NaN comes from nothing but that.
+  void make_impossible(std::size_t sequence, std::optional<std::int64_t> rows, std::optional<std::int64_t> keys) {
+    if (rows) rows_[sequence] = static_cast<std::int32_t>(*rows);
+    if (keys) keys_[sequence] = static_cast<std::int32_t>(*keys);
+    spoiled_[sequence].kv = call_.problem.sequences()[sequence].kv;
+    bad_.insert(sequence);
+    is_impossible_ = true;
+  }
+  // The set's again, for the launch that was bound.
+  void make_possible() {
+    for (const std::size_t s : bad_) {
+      rows_[s] = static_cast<std::int32_t>(set_.sequences[s].q), keys_[s] = static_cast<std::int32_t>(set_.sequences[s].kv);
+      spoiled_[s] = set_.sequences[s];
+    }
+    bad_.clear();
   }
 
-  std::optional<CallFault> judge(const Reference& reference, const ErrorBound& bound, const std::string& what) {
-    const DeviceLengths used_q(call_.device, rows_), used_kv(call_.device, keys_);
-    AttentionArgs args = call_.operands.args();
-    if (call_.problem.paged() || to_.kv != from_.kv || gives_keys_) args.seqused_kv = used_kv.data();
-    if (to_.q != from_.q) args.seqused_q = used_q.data();
+  std::optional<CallFault> judge(const std::string& what) {
     AttentionInputs inputs = spoiled_behind(call_.problem, call_.oracle.inputs, from_, boundaries_of(spoiled_));
     if (!set_.block_table.empty()) inputs.block_table = set_.block_table;
     call_.operands.upload(inputs);
-    AttentionOutputs outputs = launch_once(call_.device, call_.operands, call_.loaded.bind(args));
+    bind();
+    AttentionOutputs outputs = launch_once(call_.device, call_.operands, *launch_);
     const std::string where =
-        fmt::format("with {}{}{} of sequences of {} rows and keys{} ", args.seqused_q ? "seqused_q" : "",
-                    args.seqused_q && args.seqused_kv ? " and " : "", args.seqused_kv ? "seqused_kv" : "",
+        fmt::format("with {}{}{} of sequences of {} rows and keys{} ", gives_rows_ ? "seqused_q" : "",
+                    gives_rows_ && gives_keys_ ? " and " : "", gives_keys_ ? "seqused_kv" : "",
                     print_lengths(set_.sequences), what);
     if (const auto name = is_on(Check::kRedZones) ? call_.operands.broken_red_zone() : std::nullopt)
       return CallFault{Check::kUsedLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
     if (is_on(Check::kPoison) && unused_rows_written(outputs, from_, to_))
       return CallFault{Check::kUsedLengths, where + "it wrote rows that are not used"};
     pack_rows(outputs, from_, to_);
-    const OutputError error = compare_sample(call_.problem, reference, set_.rows, outputs);
+    const Reference others = without_sequences(call_.problem, set_.reference, set_.rows, to_, bad_);
+    // Fewer rows average less: the bound of all would be too small for them.
+    const ErrorBound bound = bad_.empty() ? set_.bound : error_bound(call_.problem, others);
+    const OutputError error = compare_sample(call_.problem, others, set_.rows, outputs);
     if (is_right(error, bound)) return std::nullopt;
     return CallFault{Check::kUsedLengths, where + "it is wrong: " + describe_error(error, bound)};
   }
 
  private:
+  // The first time; then the launch reads what the same addresses hold.
+  void bind() {
+    if (launch_) {
+      device_rows_->store(rows_), device_keys_->store(keys_);
+      return;
+    }
+    device_rows_.emplace(call_.device, rows_), device_keys_.emplace(call_.device, keys_);
+    gives_rows_ = is_impossible_ || to_.q != from_.q;
+    gives_keys_ = is_impossible_ || call_.problem.paged() || to_.kv != from_.kv;
+    AttentionArgs args = call_.operands.args();
+    if (gives_keys_) args.seqused_kv = device_keys_->data();
+    if (gives_rows_) args.seqused_q = device_rows_->data();
+    launch_ = call_.loaded.bind(args);
+  }
+
   const JudgedCall& call_;
   const ShorterSequences& set_;
   Boundaries from_, to_;
   std::vector<SequenceLengths> spoiled_;  // behind these lies NaN
   std::vector<std::int32_t> rows_, keys_;
-  bool gives_keys_ = false;  // other numbers than the set's
+  std::set<std::size_t> bad_;  // sequences of numbers that they cannot have
+  bool is_impossible_ = false, gives_rows_ = false, gives_keys_ = false;
+  std::optional<DeviceLengths> device_rows_, device_keys_;
+  std::optional<Launch> launch_;
 };
 
-// NaN in all rows of that sequence of the set.
-Reference without_sequence(const PlacedProblem& problem, const ShorterSequences& set, std::size_t sequence) {
-  Reference reference = set.reference;
-  const Boundaries at = boundaries_of(set.sequences);
-  const auto columns = static_cast<std::size_t>(problem.head_dim_v);
-  for (std::size_t i = 0; i < set.rows.rows.size(); ++i) {
-    const std::int64_t row = set.rows.rows[i].row;
-    if (row < at.q[sequence] || row >= at.q[sequence + 1]) continue;
-    std::fill_n(reference.o.begin() + static_cast<std::ptrdiff_t>(i * columns), columns,
-                std::numeric_limits<double>::quiet_NaN());
-    reference.lse[i] = std::numeric_limits<double>::quiet_NaN();
+// Of lengths that no batch has, that sequence's rows are NaN, and all others right: of the set's sequences the longest
+// and another one. The same launch serves possible ones after them. Counts launches.
+std::optional<CallFault> check_impossible_lengths(const JudgedCall& call, const ShorterSequences& set, int& launches) {
+  std::vector<std::size_t> of_rows;
+  for (std::size_t s = 0; s < set.sequences.size(); ++s)
+    if (set.sequences[s].q > 0) of_rows.push_back(s);
+  if (of_rows.empty()) return std::nullopt;
+  std::stable_sort(of_rows.begin(), of_rows.end(),
+                   [&](std::size_t a, std::size_t b) { return set.sequences[a].q > set.sequences[b].q; });
+  const std::vector<SequenceLengths> own = call.problem.sequences();
+  UsedLaunch launch(call, set);
+  launch.make_impossible(of_rows[0], std::nullopt,
+                         1 + (call.problem.paged() ? call.problem.seqlen_kv : own[of_rows[0]].kv));
+  std::string what = fmt::format("more keys than sequence {} can have", of_rows[0]);
+  if (of_rows.size() > 1) {
+    launch.make_impossible(of_rows[1], std::nullopt, -1);
+    what += fmt::format(" and -1 keys of sequence {}", of_rows[1]);
   }
-  return reference;
+  launches += 3;
+  if (auto found = launch.judge(", and " + what + ",")) return found;
+  launch.make_possible();
+  if (auto found = launch.judge(", after " + what + ",")) return found;
+  launch.make_impossible(of_rows[0], -1, std::nullopt);
+  what = fmt::format("-1 rows of sequence {}", of_rows[0]);
+  if (of_rows.size() > 1) {
+    launch.make_impossible(of_rows[1], own[of_rows[1]].q + 1, std::nullopt);
+    what += fmt::format(" and more rows than sequence {} can have", of_rows[1]);
+  }
+  return launch.judge(", and " + what + ",");
 }
 
 }  // namespace
@@ -175,25 +203,13 @@ Reference without_sequence(const PlacedProblem& problem, const ShorterSequences&
 std::optional<CallFault> check_used_lengths(const JudgedCall& call, nlohmann::json& evidence) {
   if (!call.problem.ragged() || !is_on(Check::kUsedLengths)) return std::nullopt;
   const std::vector<ShorterSequences>& sets = OracleCache::used(call.problem, call.oracle);
+  int launches = static_cast<int>(sets.size());
   for (const ShorterSequences& set : sets)
-    if (auto found = UsedLaunch(call, set).judge(set.reference, set.bound, "")) return found;
-  // Of lengths that no batch has, that sequence's rows are NaN, and all others right: with the keys of the set in which
-  // they are given alone.
-  const ShorterSequences& keys_alone = sets[sets.size() - 2];
-  const auto longest = std::max_element(keys_alone.sequences.begin(), keys_alone.sequences.end(),
-                                        [](const auto& a, const auto& b) { return a.q < b.q; });
-  if (longest->q > 0) {
-    const auto sequence = static_cast<std::size_t>(longest - keys_alone.sequences.begin());
-    UsedLaunch impossible(call, keys_alone);
-    impossible.make_impossible(sequence);
-    // Fewer rows average less: the bound of all would be too small for them.
-    const Reference others = without_sequence(call.problem, keys_alone, sequence);
-    if (auto found = impossible.judge(others, error_bound(call.problem, others),
-                                      fmt::format(", and more keys than sequence {} can have,", sequence)))
-      return found;
-  }
+    if (auto found = UsedLaunch(call, set).judge("")) return found;
+  // With the keys of the set in which they are given alone.
+  if (auto found = check_impossible_lengths(call, sets[sets.size() - 2], launches)) return found;
   call.operands.upload(call.oracle.inputs);
-  evidence["used_lengths"] = sets.size() + 1;
+  evidence["used_lengths"] = launches;
   return std::nullopt;
 }
 
