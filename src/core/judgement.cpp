@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/reference.h"
 #include "core/reference_error.h"
+#include "core/rounded_sums.h"
 
 namespace flashcore {
 namespace {
@@ -61,6 +62,31 @@ double bound_of_row(const Reference& reference, std::size_t row, std::size_t col
   return std::max(reference.budgets[row].worst, kBoundFactor * slack(static_cast<double>(columns)) * std::sqrt(ideal));
 }
 
+// The sums that ScaleLimits are of.
+class GroupSums {
+ public:
+  explicit GroupSums(const ScaleLimits& limits)
+      : limits_(limits), heads_(limits.of_head.size()), columns_(limits.of_column.size()) {}
+  void add(std::size_t row, std::size_t column, double along) {
+    if (columns_.empty()) return;
+    heads_[static_cast<std::size_t>(limits_.group_of_row[row])] += along;
+    columns_[column] += along;
+  }
+  double largest_share() const {
+    double largest = 0;
+    const auto share = [&](double sum, double limit) {
+      if (sum != 0) largest = std::max(largest, std::abs(sum) / std::max(limit, kTiny * kTiny));
+    };
+    for (std::size_t i = 0; i < heads_.size(); ++i) share(heads_[i], limits_.of_head[i]);
+    for (std::size_t i = 0; i < columns_.size(); ++i) share(columns_[i], limits_.of_column[i]);
+    return largest;
+  }
+
+ private:
+  const ScaleLimits& limits_;
+  std::vector<double> heads_, columns_;
+};
+
 }  // namespace
 
 OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o,
@@ -70,6 +96,7 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
   FC_CHECK(static_cast<std::int64_t>(o.size()) == reference.rows * columns);
   const RowNorms norms = reference_norms(reference, columns);
   OutputError error;
+  GroupSums groups(reference.scale_limits);
   double squares = 0, sum = 0, along = 0, lse_sum = 0, lse_squares = 0;
   std::int64_t values = 0, broken_row = -1, lse_values = 0, most_of_its_bound = -1;
   for (std::int64_t r = 0; r < reference.rows; ++r) {
@@ -92,6 +119,7 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
       error.max_abs = std::max(error.max_abs, std::abs(difference));
       row_sum += difference;
       row_along += difference * reference.o[at];
+      if (std::isfinite(norms.row[at_row])) groups.add(at_row, static_cast<std::size_t>(d), difference * reference.o[at]);
       row += difference * difference;
       ++row_values;
     }
@@ -115,6 +143,7 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
   }
   error.rel = squares == 0 ? 0 : std::sqrt(squares) / std::max(norms.total, kTiny);
   error.scale = along == 0 ? 0 : along / std::max(norms.total * norms.total, kTiny * kTiny);
+  error.scale_share = groups.largest_share();
   error.bias = values == 0 ? 0 : sum / static_cast<double>(values);
   if (lse_values > 0) {
     error.lse_bias = lse_sum / static_cast<double>(lse_values);
@@ -128,47 +157,26 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
 
 namespace {
 
-// A sum of independent sub-Gaussian errors is larger than this many standard deviations, either way, with the
-// probability kFalseAlarm: 2 exp(-z^2 / 2).
-const double kDeviations = std::sqrt(-2 * std::log(kFalseAlarm / 2));
-
-// A sum of errors, and how far single roundings that come out the other way may move it up or down.
-struct SignedSum {
-  double sum = 0, up = 0, down = 0;
-  void add(double value) { sum += value; }
-  void may_move_by(double value) { (value > 0 ? up : down) += value; }
-  double largest() const { return std::max(std::abs(sum + up), std::abs(sum + down)); }
-};
+const double kDeviations = deviations(kFalseAlarm);
 
 // What the sums are if o is the reference's, rounded. Where a kernel's own errors are far below the gaps of o's type,
 // equal values round alike and the errors do not average out; they are these.
 struct RoundedReference {
   SignedSum along, sum;  // of <o - ref, ref>, and of o - ref
-};
-
-void add_row(const Precision& output, DType dtype, const double* o, std::int64_t columns, double row_norm,
-             const RowBudget& budget, RoundedReference& all) {
-  // What all rows may share can carry a value over the middle between two numbers of the type. Of a row of equal
-  // values each may have the same part of it.
-  const double shared = row_norm > 0 ? budget.scale_systematic / (row_norm * row_norm) : 0;
-  const double rms = row_norm / std::sqrt(static_cast<double>(columns));
-  for (std::int64_t d = 0; d < columns; ++d) {
-    const double error = static_cast<double>(round_to(dtype, static_cast<float>(o[d]))) - o[d];
-    if (!std::isfinite(error)) continue;  // fp16 that overflows is judged by its kind
-    all.along.add(error * o[d]);
-    all.sum.add(error);
-    const double half = half_gap(output, o[d]);
-    if (error == 0 || half - std::abs(error) > shared * std::max(std::abs(o[d]), rms)) continue;
-    const double other = error > 0 ? -2 * half : 2 * half;
-    all.along.may_move_by(other * o[d]);
-    all.sum.may_move_by(other);
+  void add_row(DType dtype, const double* o, std::int64_t columns, double row_norm, const RowBudget& budget) {
+    for_each_rounding(dtype, o, columns, row_norm, budget, [&](std::int64_t d, double error, double other) {
+      along.add(error * o[d]);
+      sum.add(error);
+      if (other == 0) return;
+      along.may_move_by(other * o[d]);
+      sum.may_move_by(other);
+    });
   }
-}
+};
 
 void bound_sums(const Problem& problem, const Reference& reference, const RowNorms& norms, ErrorBound& bound) {
   RowBudget zero;
   const DType dtype = problem.output_dtype();
-  const Precision output = precision_of(dtype);
   RoundedReference rounded;
   double scale = 0, scale2 = 0, scale_alike = 0, bias = 0, bias2 = 0, bias_alike = 0, rows = 0;
   double lse = 0, lse_squares = 0, lse2 = 0, lse4 = 0, mean2 = 0, largest2 = 0, lse_rows = 0;
@@ -194,8 +202,8 @@ void bound_sums(const Problem& problem, const Reference& reference, const RowNor
     bias_alike += b.bias_alike;
     ++rows;
     if (problem.dtype != DType::kF32)
-      add_row(output, dtype, &reference.o[at * static_cast<std::size_t>(problem.head_dim_v)], problem.head_dim_v,
-              norms.row[at], b, rounded);
+      rounded.add_row(dtype, &reference.o[at * static_cast<std::size_t>(problem.head_dim_v)], problem.head_dim_v,
+                      norms.row[at], b);
   }
   if (lse_rows > 0) {
     bound.lse_bias = (lse + kDeviations * std::sqrt(mean2)) / lse_rows;
@@ -234,7 +242,7 @@ ErrorBound error_bound(const Problem& problem, const Reference& reference) {
   bound.rel = kBoundFactor * slack(columns * static_cast<double>(norms.finite)) * std::max(rel, ideal.rel);
   bound.worst_row_rel =
       std::max(worst_of_rows, kBoundFactor * slack(columns) * std::max(worst_row, ideal.worst_row_rel));
-  bound.row_share = 1;
+  bound.row_share = bound.scale_share = 1;
   bound.lse_max_abs = kBoundFactor * std::max(lse, ideal.lse_max_abs);
   bound_sums(problem, reference, norms, bound);
   return bound;
@@ -246,7 +254,9 @@ bool within_norms(const OutputError& error, const ErrorBound& bound) {
          error.row_share <= bound.row_share && error.lse_max_abs <= bound.lse_max_abs;
 }
 
-bool within_scale(const OutputError& error, const ErrorBound& bound) { return std::abs(error.scale) <= bound.scale; }
+bool within_scale(const OutputError& error, const ErrorBound& bound) {
+  return std::abs(error.scale) <= bound.scale && error.scale_share <= bound.scale_share;
+}
 
 bool within_bias(const OutputError& error, const ErrorBound& bound) { return std::abs(error.bias) <= bound.bias; }
 

@@ -9,6 +9,7 @@
 #include "core/data.h"
 #include "core/problem.h"
 #include "core/row_budget.h"
+#include "core/scale_limits.h"
 #include "core/tensor.h"
 
 namespace flashcore {
@@ -38,6 +39,7 @@ struct Reference {
   std::vector<float> predicted_o;
   std::vector<float> predicted_lse;
   std::vector<RowBudget> budgets;  // of rows whose o is finite; zeros for the others
+  ScaleLimits scale_limits;
   std::int64_t rows = 0;
 };
 
@@ -69,6 +71,7 @@ struct OutputError {
   double max_abs = 0;
   // What a norm averages away, judged by what rounding allows over so many values:
   double scale = 0;        // <o, ref> / <ref, ref> - 1
+  double scale_share = 0;  // of one head's or column's <o - ref, ref> in what rounding allows of it, the largest
   double bias = 0;         // mean of (o − ref), signed
   double lse_max_abs = 0;  // over finite reference values, and so
   double lse_bias = 0;     // mean of (lse - ref), signed
@@ -81,6 +84,7 @@ struct ErrorBound {
   // Infinite: not judged.
   double row_share = std::numeric_limits<double>::infinity();
   double scale = std::numeric_limits<double>::infinity();
+  double scale_share = std::numeric_limits<double>::infinity();
   double bias = std::numeric_limits<double>::infinity();
   double lse_bias = std::numeric_limits<double>::infinity();
   double lse_rms = std::numeric_limits<double>::infinity();

@@ -200,7 +200,13 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
       ASSERT_EQ(in.q.dtype, p.dtype);
       if (p.cache_dtype() == DType::kInt8) {
         EXPECT_EQ(in.k.at(1, 1, 8, 5), -128.0f);  // which no number becomes
+        EXPECT_EQ(in.v.at(1, 1, 8, 5), -128.0f);
       }
+      // Heads are far apart where each key has its own factor.
+      const auto of_head = [&](std::int64_t b, std::int64_t h) {
+        const bool apart = p.input_scaling() == Scaling::kToken && pattern == Pattern::kOutlier;
+        return apart ? std::ldexp(1.0, -10 * static_cast<int>((b + h) % 4)) : 1.0;
+      };
       float largest = 0;
       for (std::int64_t b = 0; b < 2; ++b) {
         for (std::int64_t h = 0; h < 2; ++h) {
@@ -210,7 +216,11 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
             float largest_of_row = 0;
             for (std::int64_t d = 0; d < 24; ++d) {
               const float stored = in.v.at(b, h, row, d);
-              const double value = plain.v.at(b, h, row, d);
+              if (stored == -128 && p.cache_dtype() == DType::kInt8) {
+                largest_of_row = precision.largest;  // it may be in the place of the largest
+                continue;
+              }
+              const double value = of_head(b, h) * plain.v.at(b, h, row, d);
               largest_of_row = std::max(largest_of_row, std::abs(stored));
               if (std::abs(value / factor) > precision.largest) {
                 EXPECT_EQ(std::abs(stored), precision.largest) << p.id();  // without factors: saturated, not wrapped
@@ -246,6 +256,8 @@ TEST(DataTest, EightBitsKeepNanAndGaps) {
     for (const float value : gather_rows(in.q, {})) nan += std::isnan(value), infinite += std::isinf(value);
     EXPECT_EQ(nan, 4) << id;  // of each head
     EXPECT_EQ(infinite, p.dtype == DType::kE5M2 ? 8 : 0) << id;
+    for (const unsigned char code : {0x7f, 0xff})
+      EXPECT_NE(std::find(in.q.data.begin(), in.q.data.end(), std::byte{code}), in.q.data.end()) << id;
     std::int64_t gaps = 0;
     for (std::int64_t i = 0; i < in.q.layout.span(); ++i)
       gaps += std::isnan(load_element(p.dtype, in.q.data.data(), i)) ? 1 : 0;
@@ -256,7 +268,7 @@ TEST(DataTest, EightBitsKeepNanAndGaps) {
 // What clamps a score or an output, or has no room for it, shows; and what is right has room.
 TEST(DataTest, ExtremeLogitsAndOutputsAreFiniteInFp16AndHoldWhenVIsDoubled) {
   for (const char* id :
-       {"b1_h2_s64_d64_fp16", "b1_h2_s64_d16_bf16_causal", "b1_h2_s64_d256_fp32", "b1_h2_sq1_sk70_d128_fp16"}) {
+       {"b1_h2_s64_d64_fp16", "b1_h2_s64_d16_fp16_causal", "b1_h2_s64_d256_fp16", "b1_h2_sq1_sk70_d128_fp16"}) {
     const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kExtreme, 1);
     const Reference ref = reference_forward(p, in, {});
@@ -269,10 +281,51 @@ TEST(DataTest, ExtremeLogitsAndOutputsAreFiniteInFp16AndHoldWhenVIsDoubled) {
     for (const auto tensor : {&AttentionInputs::q, &AttentionInputs::k, &AttentionInputs::v})
       for (const float value : gather_rows(in.*tensor, {})) ASSERT_LT(std::abs(value), 65504 / 2) << id;
   }
-  const PlacedProblem bytes = PlacedProblem::parse("b1_h2_s64_d64_e4m3");
-  const AttentionInputs in = make_inputs(bytes, Pattern::kExtreme, 1);
-  const Reference ref = reference_forward(bytes, in, {});
-  EXPECT_GT(*std::max_element(ref.o.begin(), ref.o.end()), 6000);
+}
+
+// Where o has the range: heads are far larger and far smaller than fp16 has numbers for.
+TEST(DataTest, ExtremeOutputsUseTheRangeOfTheirType) {
+  for (const char* id : {"b1_h2_s64_d16_bf16_causal", "b1_h2_s64_d256_fp32", "b1_h2_s64_d64_e4m3",
+                         "b1_h2_s64_d64_e4m3_perhead", "b1_h2_sq2_sk64_d64_bf16_kvint8_perhead"}) {
+    const PlacedProblem p = PlacedProblem::parse(id);
+    const Reference ref = reference_forward(p, make_inputs(p, Pattern::kExtreme, 1), {});
+    const std::size_t half = ref.o.size() / 2;
+    const auto largest = [&](std::size_t begin) {
+      double found = 0;
+      for (std::size_t i = begin; i < begin + half; ++i) found = std::max(found, std::abs(ref.o[i]));
+      return found;
+    };
+    EXPECT_GT(largest(0), 0x1p40) << id;
+    EXPECT_LT(largest(0), 0x1p44) << id;
+    // One factor for all heads leaves nothing of smaller ones.
+    if (p.input_scaling() == Scaling::kTensor) EXPECT_GT(largest(half), 0x1p40) << id;
+    else EXPECT_LT(largest(half), 0x1p-36) << id;
+    EXPECT_GT(largest(half), 0x1p-44) << id;
+  }
+}
+
+// Sinks of the size of scores, far larger and far smaller, and not finite; slopes of either sign, and none.
+TEST(DataTest, SinksAndSlopesAreFarFromTheUsualToo) {
+  const PlacedProblem p = PlacedProblem::parse("b1_h8_s64_d64_bf16_alibi_sink");
+  std::vector<float> sinks, slopes;
+  int nan = 0;
+  for (const Pattern pattern : all_patterns()) {
+    const AttentionInputs in = make_inputs(p, pattern, 1);
+    for (const float sink : in.sink) {
+      if (std::isnan(sink)) ++nan;
+      else sinks.push_back(sink);
+    }
+    slopes.insert(slopes.end(), in.alibi.begin(), in.alibi.end());
+  }
+  const auto has = [](const std::vector<float>& values, const auto& is_it) {
+    return std::any_of(values.begin(), values.end(), is_it);
+  };
+  EXPECT_EQ(nan, 1);
+  EXPECT_TRUE(has(sinks, [](float x) { return x == std::numeric_limits<float>::infinity(); }));
+  EXPECT_TRUE(has(sinks, [](float x) { return x == -std::numeric_limits<float>::infinity(); }));
+  EXPECT_TRUE(has(sinks, [](float x) { return x == 100; }) && has(sinks, [](float x) { return x == -100; }));
+  EXPECT_TRUE(has(sinks, [](float x) { return x > 20 && x < 40; }));
+  EXPECT_TRUE(has(slopes, [](float x) { return x < -0.1f; }) && has(slopes, [](float x) { return x == 0; }));
 }
 
 TEST(DataTest, ZeroLengthsAndSingleElements) {

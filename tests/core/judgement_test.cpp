@@ -18,10 +18,10 @@ struct Judged {
   bool ok() const { return within(error, bound); }
   std::string print() const {
     return fmt::format(
-        "rel {:.3g} <= {:.3g}, row {:.3g} <= {:.3g}, lse {:.3g} <= {:.3g}, scale {:.3g} <= {:.3g}, bias {:.3g} <= "
-        "{:.3g}, lse bias {:.3g} <= {:.3g}, lse rms {:.3g} <= {:.3g}, nonfinite {}, row {}",
+        "rel {:.3g} <= {:.3g}, row {:.3g} <= {:.3g}, lse {:.3g} <= {:.3g}, scale {:.3g} <= {:.3g}, share of the scale "
+        "of a head or column {:.3g}, of a row {:.3g}, bias {:.3g} <= {:.3g}, lse bias {:.3g} <= {:.3g}, lse rms {:.3g} <= {:.3g}, nonfinite {}, row {}",
         error.rel, bound.rel, error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs, bound.lse_max_abs,
-        error.scale, bound.scale, error.bias, bound.bias, error.lse_bias, bound.lse_bias, error.lse_rms, bound.lse_rms,
+        error.scale, bound.scale, error.scale_share, error.row_share, error.bias, bound.bias, error.lse_bias, bound.lse_bias, error.lse_rms, bound.lse_rms,
         error.nonfinite, error.first_bad_row);
   }
 };
@@ -223,19 +223,46 @@ TEST(JudgementTest, OneLargeLogitIsNoSharedWeight) {
 }
 
 // What is of o's type already, and off by a little more than half a gap, is rounded to the next number. Of many rows
-// one has such a weight.
-TEST(JudgementTest, ARowOfOneKeyMayBeOffByAGap) {
-  const PlacedProblem p = PlacedProblem::parse("b1_h1_sq4_sk1_d256_fp16");
-  AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
-  for (std::int64_t column = 0; column < 256; ++column) in.v.set(0, 0, 0, column, 1.25f);
-  const Reference ref = reference_forward(p, in, {});
-  const auto with_first_row = [&](float value) {
+// one has such a weight. A key that is alone has none: its P is 1.
+TEST(JudgementTest, ARowOfOneHeavyKeyMayBeOffByAGap) {
+  for (const bool alone : {false, true}) {
+    const PlacedProblem p = PlacedProblem::parse(alone ? "b1_h1_sq4_sk1_d256_fp16" : "b1_h1_sq4_sk2_d256_fp16");
+    AttentionInputs in = make_inputs(p, Pattern::kPeaked, 3);
+    for (std::int64_t key = 0; key < p.seqlen_kv; ++key)
+      for (std::int64_t column = 0; column < 256; ++column) in.v.set(0, 0, key, column, 1.25f);
+    const Reference ref = reference_forward(p, in, {});
+    const auto with_first_row = [&](float value) {
+      std::vector<float> o(ref.ideal_o);
+      std::fill_n(o.begin(), 256, value);
+      return within_norms(compare(p, ref, o, ref.ideal_lse), error_bound(p, ref));
+    };
+    EXPECT_TRUE(with_first_row(1.25f));
+    EXPECT_EQ(with_first_row(1.25f + 0x1p-10f), !alone);
+    EXPECT_FALSE(with_first_row(1.25f + 0x1p-9f));
+  }
+}
+
+// An error that one head or one column has in all of its rows is lost among the others, and in each row.
+TEST(JudgementTest, OneHeadOrColumnThatIsOffAlongItselfShows) {
+  const PlacedProblem p = PlacedProblem::parse("b2_h8_s128_d64_bf16");
+  const Reference ref = reference_forward(p, make_inputs(p, Pattern::kNormal, 5), {});
+  const ErrorBound bound = error_bound(p, ref);
+  const std::size_t of_head = 128 * 64;
+  const auto off = [&](double by, const auto& is_it) {
     std::vector<float> o(ref.ideal_o);
-    std::fill_n(o.begin(), 256, value);
-    return within_norms(compare(p, ref, o, ref.ideal_lse), error_bound(p, ref));
+    for (std::size_t i = 0; i < o.size(); ++i)
+      if (is_it(i)) o[i] = round_to(DType::kBF16, static_cast<float>(ref.o[i] * (1 + by)));
+    return compare(p, ref, o, ref.ideal_lse);
   };
-  EXPECT_TRUE(with_first_row(1.25f + 0x1p-10f));
-  EXPECT_FALSE(with_first_row(1.25f + 0x1p-9f));
+  const auto head = [&](std::size_t i) { return i / of_head == 3; };
+  const auto column = [&](std::size_t i) { return i % 64 == 17; };
+  for (const OutputError& error : {off(0.002, head), off(-0.002, head), off(0.01, column), off(-0.01, column)}) {
+    EXPECT_TRUE(within_norms(error, bound));
+    EXPECT_LE(std::abs(error.scale), bound.scale);
+    EXPECT_GT(error.scale_share, 1);
+    EXPECT_FALSE(within_scale(error, bound));
+  }
+  EXPECT_TRUE(within_scale(off(0, head), bound));
 }
 
 // The fuzzer's finds: NaN keys (seed 4321) and infinite ones (seed 91) that the function of the mask hides, beneath a

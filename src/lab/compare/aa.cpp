@@ -46,14 +46,7 @@ PairRequest request_for(const AaOptions& options, int repeat, bool first_of_proc
 
 void count(const AaOptions& options, const PairOutcome& outcome, std::uint64_t seed, AaResult& r) {
   const Comparison c = compare_blocks(outcome.log_ratios, options.margin, seed);
-  ++r.repeats;
-  r.alarms += c.ci95_low > 1 || c.ci95_high < 1;
-  r.faster += c.verdict == SpeedVerdict::kFaster;
-  r.slower += c.verdict == SpeedVerdict::kSlower;
-  r.same += c.verdict == SpeedVerdict::kSame;
-  r.inconclusive += c.verdict == SpeedVerdict::kInconclusive;
-  r.effects.push_back(c.speedup);
-  r.half_widths.push_back(0.5 * (c.ci95_high - c.ci95_low));
+  count_race({c.speedup, c.ci95_low, c.ci95_high}, options.margin, r);
   r.launches_per_sample = outcome.candidate.timing->launches_per_sample;
   // A graph repeats the extra launches that were captured with it, and no part of one.
   r.planted = r.launches_per_sample * options.planted_permille / 1000 / static_cast<double>(r.launches_per_sample);
@@ -110,7 +103,8 @@ json aa_json(const AaOptions& options, const AaResult& r) {
        {"alarm_rate", r.alarm_rate()},
        {"verdicts", {{"FASTER", r.faster}, {"SLOWER", r.slower}, {"SAME", r.same}, {"INCONCLUSIVE", r.inconclusive}}},
        {"speedups", r.effects},
-       {"half_widths", r.half_widths},
+       {"ci95_low", r.lows},
+       {"ci95_high", r.highs},
        {"launches_per_sample", r.launches_per_sample},
        {"regime", to_string(options.regime)},
        {"condition", to_string(options.condition)},

@@ -9,6 +9,7 @@
 
 #include "core/suite.h"
 #include "lab/measure/spec.h"
+#include "lab/statistics/bootstrap.h"
 
 namespace flashcore {
 
@@ -34,8 +35,8 @@ struct AaResult {
   int launches_per_sample = 0;
   double planted = 0;           // share of extra work that the timed samples really held
   double seconds = 0;           // all of it
-  std::vector<double> effects;  // speed-up of each repeat
-  std::vector<double> half_widths;
+  std::vector<double> effects;        // speed-up of each repeat
+  std::vector<double> lows, highs;    // and its 95% interval; none in files of before these were kept
   std::string failure;  // why it ended early; empty if it did not
   // The median over the repeats of how much longer the side with the planted work took: 0.03 is 3%.
   double measured() const;
@@ -57,6 +58,8 @@ struct AaJudgement {
   bool passed = false;
   std::string sentence;
 };
+// Counts one race: its interval and verdict.
+void count_race(const Interval& speedup, double margin, AaResult& result);
 AaJudgement judge_aa(const AaOptions& options, const AaResult& result);
 
 }  // namespace flashcore

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "lab/compare/aa.h"
 #include "lab/statistics/quantiles.h"
+#include "lab/statistics/verdict.h"
 
 namespace flashcore {
 namespace {
@@ -25,6 +26,18 @@ std::string AaResult::why_not_planted(double wanted) const {
     return fmt::format("{:.2f}% of extra work was planted, and the races found {:.2f}%", 100 * wanted,
                        100 * measured());
   return "";
+}
+
+void count_race(const Interval& speedup, double margin, AaResult& r) {
+  const SpeedVerdict verdict = verdict_of(speedup, margin);
+  ++r.repeats;
+  r.alarms += speedup.low > 1 || speedup.high < 1;
+  r.faster += verdict == SpeedVerdict::kFaster;
+  r.slower += verdict == SpeedVerdict::kSlower;
+  r.same += verdict == SpeedVerdict::kSame;
+  r.inconclusive += verdict == SpeedVerdict::kInconclusive;
+  r.effects.push_back(speedup.estimate);
+  r.lows.push_back(speedup.low), r.highs.push_back(speedup.high);
 }
 
 AaJudgement judge_aa(const AaOptions& options, const AaResult& r) {

@@ -42,6 +42,8 @@ json evidence_of(const OutputError& e, const ErrorBound& b) {
           {"bound_lse_rms", b.lse_rms},
           {"scale", e.scale},
           {"bound_scale", b.scale},
+          {"scale_share", e.scale_share},
+          {"bound_scale_share", b.scale_share},
           {"bias", e.bias},
           {"bound_bias", b.bias},
           {"max_abs", e.max_abs},

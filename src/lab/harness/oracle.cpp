@@ -206,6 +206,7 @@ std::string describe_error(const OutputError& e, const ErrorBound& b) {
   part("share of a row's error in that row's bound", e.row_share, b.row_share);
   part("LSE error", e.lse_max_abs, b.lse_max_abs);
   part("the scale of o is off: <o, ref> / <ref, ref> - 1 of", e.scale, b.scale);
+  part("share of the scale of one head or column in its bound", e.scale_share, b.scale_share);
   part("o is biased: its mean error", e.bias, b.bias);
   part("the LSE is biased: its mean error", e.lse_bias, b.lse_bias);
   part("rms error of the LSE", e.lse_rms, b.lse_rms);
@@ -261,7 +262,8 @@ double share_of_bound(const OutputError& error, const ErrorBound& bound) {
   double largest = 0;
   for (const double s : {share(error.rel, bound.rel), share(error.worst_row_rel, bound.worst_row_rel),
                          share(error.row_share, bound.row_share), share(error.lse_max_abs, bound.lse_max_abs),
-                         share(std::abs(error.scale), bound.scale), share(std::abs(error.bias), bound.bias),
+                         share(std::abs(error.scale), bound.scale), share(error.scale_share, bound.scale_share),
+                         share(std::abs(error.bias), bound.bias),
                          share(std::abs(error.lse_bias), bound.lse_bias), share(error.lse_rms, bound.lse_rms)})
     largest = std::isnan(s) ? infinity : std::max(largest, s);
   return largest;

@@ -23,6 +23,7 @@ json to_object(const OutputError& e) {
           {"row_share", e.row_share},
           {"max_abs", e.max_abs},
           {"scale", e.scale},
+          {"scale_share", e.scale_share},
           {"bias", e.bias},
           {"lse_max_abs", e.lse_max_abs},
           {"lse_bias", e.lse_bias},
@@ -41,6 +42,7 @@ OutputError error_from(const json& j) {
   // Trials that were stored before these were judged lack them.
   e.row_share = j.value("row_share", 0.0);
   e.scale = j.value("scale", 0.0);
+  e.scale_share = j.value("scale_share", 0.0);
   e.lse_bias = j.value("lse_bias", 0.0);
   e.lse_rms = j.value("lse_rms", 0.0);
   get_whole(j, "nonfinite", e.nonfinite);
@@ -52,6 +54,7 @@ ErrorBound bound_from(const json& j) {
   ErrorBound b{j.at("rel").get<double>(), j.at("worst_row_rel").get<double>(), j.at("lse_max_abs").get<double>()};
   b.row_share = j.value("row_share", b.row_share);
   b.scale = j.value("scale", b.scale);
+  b.scale_share = j.value("scale_share", b.scale_share);
   b.bias = j.value("bias", b.bias);
   b.lse_bias = j.value("lse_bias", b.lse_bias);
   b.lse_rms = j.value("lse_rms", b.lse_rms);
@@ -306,6 +309,7 @@ void to_json(json& j, const Trial& t) {
                                            {"row_share", t.bound->row_share},
                                            {"lse_max_abs", t.bound->lse_max_abs},
                                            {"scale", t.bound->scale},
+                                           {"scale_share", t.bound->scale_share},
                                            {"bias", t.bound->bias},
                                            {"lse_bias", t.bound->lse_bias},
                                            {"lse_rms", t.bound->lse_rms}})

@@ -36,6 +36,7 @@ Part read_part(const json& j) {
   j.at("alarms").get_to(r.alarms);
   j.at("launches_per_sample").get_to(r.launches_per_sample);
   j.at("speedups").get_to(r.effects);
+  if (j.contains("ci95_low")) j["ci95_low"].get_to(r.lows), j.at("ci95_high").get_to(r.highs);
   j.at("failure").get_to(r.failure);
   const json& verdicts = j.at("verdicts");
   verdicts.at("FASTER").get_to(r.faster);
@@ -57,6 +58,18 @@ std::string why_wrong(const Part& part, const json& j) {
       r.faster + r.slower + r.same + r.inconclusive != r.repeats)
     return fmt::format("{} races are told, {} have a speed-up and {} a verdict", r.repeats, r.effects.size(),
                        r.faster + r.slower + r.same + r.inconclusive);
+  if (r.lows.size() != r.highs.size() || (!r.lows.empty() && r.lows.size() != r.effects.size()))
+    return fmt::format("{} races have a speed-up, {} a lower and {} an upper end of its interval", r.effects.size(),
+                       r.lows.size(), r.highs.size());
+  AaResult recounted;
+  for (std::size_t i = 0; i < r.lows.size(); ++i)
+    count_race({r.effects[i], r.lows[i], r.highs[i]}, part.options.margin, recounted);
+  const auto counts = [](const AaResult& of) {
+    return fmt::format("{} alarms, {} FASTER, {} SLOWER, {} SAME, {} INCONCLUSIVE", of.alarms, of.faster, of.slower,
+                       of.same, of.inconclusive);
+  };
+  if (!r.lows.empty() && counts(r) != counts(recounted))
+    return fmt::format("it counts {}, and its races give {}", counts(r), counts(recounted));
   if (j.contains("measured") && std::abs(j["measured"].get<double>() - r.measured()) > kSameMeasured)
     return fmt::format("\"measured\" is {}, and its races give {:.6f}", j["measured"].dump(), r.measured());
   return "";
@@ -83,6 +96,8 @@ Verification verify_self_test(const json& document, const std::string& origin) {
       else if (part.called_passed && !judged.passed)
         v.stale.push_back(
             {i, part.name, "it passed by an older rule, and does not by the present one: " + judged.sentence});
+      if (part.result.lows.empty())
+        v.remarks.push_back(fmt::format("{}: it does not keep the intervals that it counts", part.name));
       if (!part.says_planted && part.options.planted_permille > 0)
         v.remarks.push_back(fmt::format("{}: it does not say how much extra work its samples held", part.name));
     } catch (const std::exception& e) {
