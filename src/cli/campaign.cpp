@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+
+#include <unistd.h>
 
 #include "cli/arguments.h"
 #include "cli/common.h"
@@ -75,14 +78,13 @@ Tone tone_of_phase(PhaseVerdict verdict) {
 }
 
 void show_campaign(Console& console, const CampaignResult& result) {
-  Table criteria({"criterion", "verdict", "evidence"});
-  for (const Criterion& c : result.criteria)
-    criteria.add({c.name,
-                  {word_of(c.verdict), c.verdict == CriterionVerdict::kMet      ? Tone::kGood
-                                       : c.verdict == CriterionVerdict::kNotMet ? Tone::kBad
-                                                                                : Tone::kWarn},
-                  shorten(c.evidence, 110)});
-  console.table(criteria);
+  for (const Criterion& c : result.criteria) {
+    const Tone tone = c.verdict == CriterionVerdict::kMet      ? Tone::kGood
+                      : c.verdict == CriterionVerdict::kNotMet ? Tone::kBad
+                                                               : Tone::kWarn;
+    console.line("{}: {}", c.name, console.paint(word_of(c.verdict), tone));
+    for (const std::string& line : wrapped(c.evidence, terminal_columns(STDOUT_FILENO) - 2)) console.line("  {}", line);
+  }
 }
 
 bool is_inside(const std::string& file, const std::string& folder) {

@@ -189,6 +189,20 @@ std::string progress_line(const Progress& progress, std::size_t columns) {
   return shorten(line, columns);
 }
 
+std::vector<std::string> wrapped(std::string_view text, std::size_t columns) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (word.empty()) continue;
+    if (!lines.empty() && display_width(lines.back()) + 1 + display_width(word) <= columns)
+      lines.back() += " " + std::string(word);
+    else lines.emplace_back(word);
+  }
+  return lines;
+}
+
 std::string human_bytes(double bytes) {
   constexpr double kStep = 1024;
   if (bytes < kStep) return fmt::format("{:.0f} B", bytes);

@@ -115,6 +115,9 @@ class Console {
   std::chrono::steady_clock::time_point last_progress_{};
 };
 
+// Lines of at most `columns` columns, cut between words; a longer word has a line of its own.
+std::vector<std::string> wrapped(std::string_view text, std::size_t columns);
+
 std::string human_bytes(double bytes);
 std::string human_time_us(double time_us);
 std::string plural(std::int64_t count, std::string_view singular);  // "1 problem", "2 problems"

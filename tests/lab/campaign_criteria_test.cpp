@@ -53,12 +53,22 @@ TEST_F(Criteria, ThreeProblemsAheadMeetTheSpeedUps) {
 }
 
 TEST_F(Criteria, AnIntervalThatStraddlesJudgesNothingAndOneBelowFails) {
-  const auto open = judge({peer_row("a", 1.3, 1.2, 1.4), peer_row("b", 1.12, 1.05, 1.2)});
+  const auto open =
+      judge({peer_row("a", 1.3, 1.2, 1.4), peer_row("b", 1.12, 1.05, 1.2), peer_row("c", 1.0, 0.98, 1.02)});
   EXPECT_EQ(open[0].verdict, CriterionVerdict::kNotJudged);
-  EXPECT_EQ(open[1].verdict, CriterionVerdict::kNotMet);  // there is no third
+  EXPECT_EQ(open[1].verdict, CriterionVerdict::kNotMet);  // the third is slow
   again();
   EXPECT_EQ(judge({peer_row("a", 1.3, 1.2, 1.4), peer_row("b", 1.0, 0.98, 1.02)})[0].verdict,
             CriterionVerdict::kNotMet);
+}
+
+// A campaign on one problem cannot be 10% ahead on two, however fast it is.
+TEST_F(Criteria, FewerProblemsThanACriterionNeedsJudgeNothing) {
+  const auto one = judge(json::array({peer_row("a", 1.3, 1.2, 1.4)}));
+  EXPECT_EQ(one[0].verdict, CriterionVerdict::kNotJudged);
+  EXPECT_EQ(one[0].evidence, "the campaign has 1 of the 2 problems that it needs");
+  EXPECT_EQ(one[1].verdict, CriterionVerdict::kNotJudged);
+  EXPECT_EQ(one[1].evidence, "the campaign has 1 of the 3 problems that it needs");
 }
 
 TEST_F(Criteria, AWorseP90IsNotMet) {

@@ -61,8 +61,13 @@ Criterion enough_gains(const std::vector<PeerLine>& lines, std::size_t problems,
     c.evidence = "no problem was timed beside PyTorch's scaled_dot_product_attention";
     return c;
   }
+  const auto all = std::max(static_cast<std::ptrdiff_t>(problems), timed);
+  if (all < wanted) {
+    c.evidence = fmt::format("the campaign has {} of the {} problems that it needs", all, wanted);
+    return c;
+  }
   // What was never timed could be any of those that are wanted.
-  const auto untimed = std::max<std::ptrdiff_t>(0, static_cast<std::ptrdiff_t>(problems) - timed);
+  const auto untimed = all - timed;
   c.verdict = surely >= wanted            ? CriterionVerdict::kMet
               : maybe + untimed >= wanted ? CriterionVerdict::kNotJudged
                                           : CriterionVerdict::kNotMet;
