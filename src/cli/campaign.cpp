@@ -29,6 +29,15 @@ struct CampaignArguments {
   StopLossFlags stop_loss;
 };
 
+// As it was typed, but for where the program lies.
+std::vector<std::string> own_command_line() {
+  std::vector<std::string> words;
+  std::ifstream file("/proc/self/cmdline");
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  if (!words.empty()) words.front() = "flashcore";
+  return words;
+}
+
 CampaignOptions campaign_options(const CampaignArguments& options) {
   CampaignOptions out;
   const auto budget = parse_duration(options.budget);
@@ -49,6 +58,7 @@ CampaignOptions campaign_options(const CampaignArguments& options) {
   // The verbs run in the present folder, as this one does.
   out.folder = std::filesystem::absolute(options.out);
   out.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  out.argv = own_command_line();
   out.python = options.python;
   out.baseline = options.baseline;
   out.ledger = options.ledger;

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "lab/example_diagnoses.h"
+#include "lab/example_trials.h"
 #include "lab/report/report.h"
 #include "temporary_folder.h"
 
@@ -119,6 +120,30 @@ TEST_F(OfACampaign, ThatEndedEarlySaysSo) {
   expect_in(report::profile_section(found), "No profile: this campaign ended before it.");
   expect_in(report::inversion_section(found), "No inversion: this campaign ended before it.");
   expect_in(report::timeline_section(found), "No timeline: this campaign ended before it.");
+}
+
+// Not a line that some other run would have been made by.
+TEST_F(OfACampaign, IsReproducedByItsOwnLine) {
+  CampaignState state;
+  state.argv = {"flashcore", "campaign", "--problem", "b1_h1_s64_d64_fp32", "--out", "my folder"};
+  CampaignPhase evolution{.name = "evolution", .status = PhaseStatus::kDone, .reason = "an emulated GPU has no time"};
+  evolution.commands.push_back(command("tune", "e.json", nullptr));
+  evolution.commands.back().argv.front() = "/somewhere/flashcore";
+  evolution.commands.push_back(command("bench", "never.json", nullptr));
+  evolution.commands.back().started_at.clear();
+  state.phases = {evolution};
+  const Diagnoses found = diagnoses_of_campaign(folder_.path(), state, folder_.path());
+  for (const std::vector<Trial>& trials : {std::vector<Trial>{}, example::tuned_suite()}) {
+    const std::string page = report_html(trials, is_current, found);
+    expect_in(page, "<pre>flashcore campaign --problem b1_h1_s64_d64_fp32 --out &#39;my folder&#39;</pre>");
+    expect_in(page, "<pre>flashcore tune\n</pre>");
+    for (const char* other : {"--suite quick", "--suite example", "flashcore bench\n"})
+      EXPECT_EQ(page.find(other), std::string::npos) << other;
+  }
+  expect_in(report_html({}, is_current, found), "evolution: an emulated GPU has no time");
+  state.argv.clear();
+  expect_in(report_html({}, is_current, diagnoses_of_campaign(folder_.path(), state, folder_.path())),
+            "does not say its command line");
 }
 
 TEST_F(OfACampaign, WithoutATimelineSaysOfWhatOneIsRecorded) {

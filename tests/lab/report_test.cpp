@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/suite.h"
 #include "lab/example_trials.h"
 #include "lab/report/content_policy.h"
 #include "lab/report/funnel.h"
@@ -230,6 +231,26 @@ TEST(ReportHtml, CommandsToRepeatAreQuotedAndCarryTheVariables) {
   EXPECT_TRUE(bench_command(row).starts_with(
       "FLASHCORE_SOURCE='/my tree' flashcore bench --device 'cuda:0; rm -rf ~' --problem b1_h8_s512_d64_fp16"))
       << bench_command(row);
+}
+
+TEST(ReportHtml, WhatToRepeatIsWhatWasRun) {
+  Trial timed = example::trial(1, Phase::kBench, "b1_h8_s512_d64_fp16", "mission", "block_m=64");
+  timed.suite = "quick";
+  Trial tuned = timed;
+  tuned.phase = Phase::kSearch;
+  tuned.device.id = "cuda:0; rm -rf ~";
+  // One problem of a suite, or of none, is not the suite.
+  EXPECT_EQ(commands_to_repeat({timed, tuned, tuned}),
+            (std::vector<std::string>{
+                "flashcore bench --device cuda:0 --problem b1_h8_s512_d64_fp16 --store trials.db",
+                "flashcore tune --device 'cuda:0; rm -rf ~' --problem b1_h8_s512_d64_fp16 --store trials.db"}));
+  std::vector<Trial> whole;
+  for (const NamedProblem& named : load_suite("quick").problems) {
+    whole.push_back(timed);
+    whole.back().problem = named.problem;
+  }
+  EXPECT_EQ(commands_to_repeat(whole),
+            std::vector<std::string>{"flashcore bench --device cuda:0 --suite quick --store trials.db"});
 }
 
 TEST(ReportModel, ATimeIsSaidAsAMultipleOfTheFloor) {

@@ -123,8 +123,8 @@ Criterion of_profiles(const std::filesystem::path& folder, const CampaignState& 
   if (missed) c.verdict = CriterionVerdict::kNotMet;
   else if (metrics.size() >= profiles) c.verdict = CriterionVerdict::kMet;
   for (const ProfileMetric& m : metrics)
-    c.evidence += fmt::format("{}{} of {}: {:.4g}{}{}", c.evidence.empty() ? "" : "; ", indicator, m.problem_id,
-                              m.value, m.unit.empty() ? "" : " ", m.unit);
+    c.evidence += fmt::format("{}{} of {}: {:.4g}{}{}", c.evidence.empty() ? "" : "; ", indicator,
+                              state.name_of(m.problem_id), m.value, m.unit.empty() ? "" : " ", m.unit);
   if (metrics.size() < profiles)
     c.evidence += fmt::format("; {} of {} profiles lack it", profiles - metrics.size(), profiles);
   return c;

@@ -145,9 +145,14 @@ const std::vector<PhasePlan>& campaign_phases() {
   return phases;
 }
 
-const PhasePlan& phase_plan(std::string_view name) {
+const PhasePlan* find_phase_plan(std::string_view name) {
   for (const PhasePlan& phase : campaign_phases())
-    if (phase.name == name) return phase;
+    if (phase.name == name) return &phase;
+  return nullptr;
+}
+
+const PhasePlan& phase_plan(std::string_view name) {
+  if (const PhasePlan* phase = find_phase_plan(name)) return *phase;
   throw_internal("no phase is named '{}'", name);
 }
 

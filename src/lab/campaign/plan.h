@@ -14,6 +14,7 @@ namespace flashcore {
 struct CampaignOptions {
   std::filesystem::path folder;
   std::string program;             // this one, as a path
+  std::vector<std::string> argv;   // the line that asked for the campaign
   std::string python = "python3";  // that imports flashcore and, for peers, PyTorch
   DeviceInfo device;
   std::string suite;                        // as the verbs take it
@@ -38,6 +39,7 @@ struct PhasePlan {
 // In order; shares add up to 1.
 const std::vector<PhasePlan>& campaign_phases();
 const PhasePlan& phase_plan(std::string_view name);
+const PhasePlan* find_phase_plan(std::string_view name);  // null: a campaign of another version has it
 
 // With `seconds` for the phase. Later phases read what earlier ones wrote into the folder.
 std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignOptions& options,

@@ -227,7 +227,11 @@ CampaignState blank_state(const CampaignOptions& options) {
   state.device = options.device.id;
   state.device_key = options.device.key;
   state.suite = options.suite;
-  for (const NamedProblem& named : options.problems.problems) state.problems.push_back(named.problem.id());
+  for (const NamedProblem& named : options.problems.problems) {
+    state.problems.push_back(named.problem.id());
+    state.names.push_back(named.name);
+  }
+  state.argv = options.argv;
   state.budget_seconds = options.budget_seconds;
   state.started_at = now_iso8601();
   for (const PhasePlan& plan : campaign_phases()) state.phases.emplace_back().name = plan.name;

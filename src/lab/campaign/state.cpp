@@ -77,15 +77,29 @@ const CampaignPhase* CampaignState::find(std::string_view name) const {
   return found == phases.end() ? nullptr : &*found;
 }
 
+std::string CampaignState::name_of(const std::string& id) const {
+  const auto found = std::find(problems.begin(), problems.end(), id);
+  const auto at = static_cast<std::size_t>(found - problems.begin());
+  return at < names.size() && !names[at].empty() ? names[at] : id;
+}
+
 json state_json(const CampaignState& s) {
   json phases = json::array();
   for (const CampaignPhase& p : s.phases) phases.push_back(phase_json(p));
-  return {{"schema", kCampaignSchema},    {"version", s.version},
-          {"source_hash", s.source_hash}, {"device", s.device},
-          {"device_key", s.device_key},   {"suite", s.suite},
-          {"problems", s.problems},       {"budget_seconds", s.budget_seconds},
-          {"started_at", s.started_at},   {"ended_at", s.ended_at},
-          {"interrupted", s.interrupted}, {"phases", phases}};
+  return {{"schema", kCampaignSchema},
+          {"version", s.version},
+          {"source_hash", s.source_hash},
+          {"device", s.device},
+          {"device_key", s.device_key},
+          {"suite", s.suite},
+          {"problems", s.problems},
+          {"names", s.names},
+          {"argv", s.argv},
+          {"budget_seconds", s.budget_seconds},
+          {"started_at", s.started_at},
+          {"ended_at", s.ended_at},
+          {"interrupted", s.interrupted},
+          {"phases", phases}};
 }
 
 CampaignState parse_state(const std::string& text, const std::string& origin) {
@@ -101,6 +115,8 @@ CampaignState parse_state(const std::string& text, const std::string& origin) {
     j.at("device_key").get_to(s.device_key);
     j.at("suite").get_to(s.suite);
     j.at("problems").get_to(s.problems);
+    s.names = j.value("names", std::vector<std::string>());
+    s.argv = j.value("argv", std::vector<std::string>());
     j.at("budget_seconds").get_to(s.budget_seconds);
     j.at("started_at").get_to(s.started_at);
     j.at("ended_at").get_to(s.ended_at);

@@ -64,11 +64,15 @@ struct CampaignState {
   std::string version, device, device_key, suite;
   std::string source_hash;            // of kernels/source_hash.h: the whole tree's; empty in states that lack it
   std::vector<std::string> problems;  // ids
+  std::vector<std::string> names;     // of these in their suite; empty in states that lack them
+  std::vector<std::string> argv;      // the line that began it; empty in states that lack it
   double budget_seconds = 0;
   std::string started_at, ended_at;
   bool interrupted = false;
   std::vector<CampaignPhase> phases;
   const CampaignPhase* find(std::string_view name) const;
+  // Of a problem, by its id: as the suite names it; the id where nothing does.
+  std::string name_of(const std::string& id) const;
 };
 
 inline constexpr const char* kCampaignSchema = "flashcore.campaign/1";

@@ -59,6 +59,16 @@ json user_table() {
 
 std::string us(double value) { return value > 0 ? fmt::format("{:.2f}", value) : "–"; }
 
+// "mission (b8_h16_s2048_d128_bf16_causal), b1_h1_s64_d64_fp32": said once, and all that follows has the name.
+std::string names_and_ids(const CampaignState& state) {
+  std::string all;
+  for (const std::string& id : state.problems) {
+    const std::string name = state.name_of(id);
+    all += (all.empty() ? "" : ", ") + (name == id ? id : fmt::format("{} ({})", name, id));
+  }
+  return plain(all);
+}
+
 // Null where a document has none.
 const json& first_result(const json& document) {
   static const json none;
@@ -113,17 +123,17 @@ std::vector<std::string> findings_of(const std::filesystem::path& folder, const 
         const json& speedup = lenient::field(comparison, "speedup");
         if (!speedup.is_number()) continue;
         findings.push_back(fmt::format("evolution of {}: {}:{} is {:.3f} times as fast as what dispatch picked",
-                                       lenient::text(result, "problem"), lenient::text(winner, "family"),
+                                       state.name_of(lenient::text(result, "problem")), lenient::text(winner, "family"),
                                        lenient::text(winner, "config"), speedup.get<double>()));
       }
     }
   for (const InversionAnswer& a : inversion_answers(folder, state))
-    findings.push_back(fmt::format("inversion of {}: {}", a.problem_id, a.answer));
+    findings.push_back(fmt::format("inversion of {}: {}", state.name_of(a.problem_id), a.answer));
   std::size_t shown = 0;
   for (const RankedCause& cause : ranking_of(folder, state)) {
     if (cause.from != "profile") continue;  // the inversion's is in its answer
     if (++shown > kShownCauses) break;
-    findings.push_back(fmt::format("{} of {}: {}{}{}", cause.from, cause.problem_id, cause.name,
+    findings.push_back(fmt::format("{} of {}: {}{}{}", cause.from, state.name_of(cause.problem_id), cause.name,
                                    cause.sentence.empty() ? "" : ": ", cause.sentence));
   }
   const json ledger = campaign_ledger(folder, state);
@@ -162,11 +172,10 @@ json tuned_table_diff(const std::filesystem::path& folder) {
 std::string campaign_summary(const std::filesystem::path& folder, const CampaignState& state,
                              const std::vector<Criterion>& criteria) {
   std::string out = fmt::format(
-      "# Campaign on {}\n\nflashcore {}, {}, {} to {}, budget {:.0f} s.{}\n", plain(state.device_key), state.version,
-      state.suite.empty() ? plain(fmt::format("{}", fmt::join(state.problems, ", ")))
-                          : fmt::format("suite {} ({} problems)", plain(state.suite), state.problems.size()),
-      state.started_at, state.ended_at.empty() ? "(not ended)" : state.ended_at, state.budget_seconds,
-      state.interrupted ? " **Interrupted.**" : "");
+      "# Campaign on {}\n\nflashcore {}, {}{} to {}, budget {:.0f} s.{}\n\nProblems: {}.\n", plain(state.device_key),
+      state.version, state.suite.empty() ? "" : fmt::format("suite {}, ", plain(state.suite)), state.started_at,
+      state.ended_at.empty() ? "(not ended)" : state.ended_at, state.budget_seconds,
+      state.interrupted ? " **Interrupted.**" : "", names_and_ids(state));
   out += "\n## Phases\n\n| phase | verdict | seconds | of a budget of | why |\n| --- | --- | ---: | ---: | --- |\n";
   for (const CampaignPhase& p : state.phases)
     out += fmt::format("| {} | {} | {:.1f} | {:.0f} | {} |\n", p.name,

@@ -12,6 +12,7 @@
 #include "lab/diagnose/profile.h"
 #include "lab/diagnose/timeline.h"
 #include "lab/invert/invert.h"
+#include "lab/record/machine.h"
 
 namespace flashcore {
 namespace {
@@ -57,6 +58,26 @@ std::string after_flag(const std::vector<std::string>& argv, std::string_view fl
   return at == argv.end() || at + 1 == argv.end() ? "" : *(at + 1);
 }
 
+std::string shell_line(std::vector<std::string> argv) {
+  if (argv.size() > 1 && argv[1] != "-m") argv.front() = "flashcore";  // wherever it lay
+  std::string line;
+  for (const std::string& word : argv) line += (line.empty() ? "" : " ") + shell_quote(word);
+  return line;
+}
+
+CampaignLines lines_of(const CampaignState& state) {
+  CampaignLines lines{shell_line(state.argv), {}, {}};
+  for (const CampaignPhase& phase : state.phases) {
+    for (const CampaignCommand& command : phase.commands)
+      if (!command.started_at.empty()) lines.ran.push_back(shell_line(command.argv));
+    const PhasePlan* plan = find_phase_plan(phase.name);
+    if (!plan || !plan->needs_time || phase.verdict == PhaseVerdict::kPassed) continue;
+    lines.untimed.push_back(
+        fmt::format("{}: {}", phase.name, phase.reason.empty() ? "the campaign ended before it" : phase.reason));
+  }
+  return lines;
+}
+
 // What a phase's commands of one verb left, and of those that left nothing the reason.
 void take_phase(DiagnosisList& list, const char* what, const char* verb, const CampaignPhase* phase,
                 const std::filesystem::path& folder) {
@@ -95,6 +116,7 @@ void add_diagnosis(Diagnoses& diagnoses, const json& document, std::string_view 
 Diagnoses diagnoses_of_campaign(const std::filesystem::path& folder, const CampaignState& state,
                                 const std::filesystem::path& page_folder) {
   Diagnoses found;
+  found.campaign = lines_of(state);
   const CampaignPhase* const profile = state.find("profile");
   take_phase(found.profiles, "profile", "profile", profile, folder);
   take_phase(found.inversions, "inversion", "invert", state.find("inversion"), folder);

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +19,16 @@ struct DiagnosisList {
   std::vector<std::string> missing;  // sentences: what is not here, and why. Both empty: none was given
 };
 
+// What made the page, as lines for a shell.
+struct CampaignLines {
+  std::string campaign;              // empty: its state does not say
+  std::vector<std::string> ran;      // by it
+  std::vector<std::string> untimed;  // "evolution: an emulated GPU has no time", of phases that were to time something
+};
+
 struct Diagnoses {
   DiagnosisList profiles, inversions, timelines;
+  std::optional<CampaignLines> campaign;  // none: the page is of no campaign
   std::string timeline_page;  // the link to the lanes, relative to the page and percent-encoded; empty: none
 };
 

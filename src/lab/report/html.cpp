@@ -142,22 +142,48 @@ std::string section(std::string_view id, std::string_view title, const std::stri
   return fmt::format("<section aria-labelledby={0}-h><h2 id={0}-h>{1}</h2>\n{2}</section>\n", id, text(title), content);
 }
 
-std::string reproduce_html(const Model& model) {
-  std::string out =
-      "<section aria-labelledby=reproduce-h><h2 id=reproduce-h>How to reproduce</h2><p>The whole run, then this "
-      "page:</p><pre>";
-  for (const DeviceSummary& device : model.devices) {
-    for (const std::string& suite : model.suites)
-      out += text(fmt::format("flashcore tune --device {} --suite {} --store trials.db\n", shell_quote(device.info.id),
-                              shell_quote(suite)));
-  }
-  out +=
-      "flashcore report --store trials.db --out report.html</pre><details><summary>Each winner on its "
-      "own</summary><pre>";
+std::string campaign_commands(const CampaignLines& lines) {
+  std::string ran;
+  for (const std::string& line : lines.ran) ran += text(line) + "\n";
+  return (lines.campaign.empty() ? "<p>The campaign's state does not say its command line. It ran:</p>"
+                                 : fmt::format("<p>The campaign that made this page:</p><pre>{}</pre><p>It ran:</p>",
+                                               text(lines.campaign))) +
+         "<pre>" + ran + "</pre>";
+}
+
+std::string stored_commands(const std::vector<Trial>& trials) {
+  std::string out = "<p>The same trials again, then this page:</p><pre>";
+  for (const std::string& line : commands_to_repeat(trials)) out += text(line) + "\n";
+  return out + "flashcore report --store trials.db --out report.html</pre>";
+}
+
+std::string reproduce_html(const std::string& commands, const std::string& winners) {
+  return section("reproduce", "How to reproduce",
+                 commands + (winners.empty() ? ""
+                                             : fmt::format("<details><summary>Each winner on its own</summary><pre>{}"
+                                                           "</pre></details>",
+                                                           winners)));
+}
+
+std::string winner_commands(const Model& model) {
+  std::string out;
   for (const ProblemRow& row : model.rows) {
     if (row.winner) out += text(bench_command(row)) + "\n";
   }
-  return out + "</pre></details></section>\n";
+  return out;
+}
+
+// A page of a campaign has its profiles, and says why there is no more.
+std::string page_without_trials(const Diagnoses& diagnoses, const std::string& why) {
+  constexpr const char* kHead = "<header><p class=brand>flashcore report</p><h1>No trials yet</h1><p>{}</p></header>{}";
+  if (!diagnoses.campaign)
+    return fmt::format(kHead, "Nothing was timed. Time something with:",
+                       "<pre>flashcore tune --suite quick\nflashcore report --out report.html</pre>") +
+           why;
+  std::string reasons;
+  for (const std::string& reason : diagnoses.campaign->untimed) reasons += "<li>" + text(reason) + "</li>";
+  return fmt::format(kHead, "This campaign left no trial.", reasons.empty() ? "" : "<ul>" + reasons + "</ul>") + why +
+         reproduce_html(campaign_commands(*diagnoses.campaign), "");
 }
 
 // --- page -----------------------------------------------------------------------------------------------------------
@@ -204,19 +230,16 @@ std::string report_html(const std::vector<Trial>& trials, const IsCurrent& is_cu
                           section("inversion", "What would help most", inversion_section(diagnoses)) +
                           section("timeline", "What each warp does, and when", timeline_section(diagnoses));
   if (trials.empty()) {
-    return page("flashcore report",
-                "<header><p class=brand>flashcore report</p><h1>No trials yet</h1><p>Nothing was timed. Time "
-                "something with:</p></header>"
-                "<pre>flashcore tune --suite quick\nflashcore report --out report.html</pre>" +
-                    why,
-                "");
+    return page("flashcore report", page_without_trials(diagnoses, why), "");
   }
   const Model model = make_model(trials, is_current);
   return page("flashcore report: " + join(model.suites, ", ") + " on " + model.devices.front().info.name,
               header_html(model) + summary_html(model) + section("results", "Results", results_table(model)) +
                   charts_html(model) + why + section("rejected", "Rejected candidates", rejected_table(model)) +
                   section("resources", "Resources of the winners", resources_table(model)) +
-                  section("cost", "What it cost", cost_table(model)) + reproduce_html(model),
+                  section("cost", "What it cost", cost_table(model)) +
+                  reproduce_html(diagnoses.campaign ? campaign_commands(*diagnoses.campaign) : stored_commands(trials),
+                                 winner_commands(model)),
               scripts_html(model));
 }
 

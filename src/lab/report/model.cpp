@@ -373,13 +373,4 @@ std::string sentence(const ProblemRow& row) {
   return out;
 }
 
-std::string bench_command(const ProblemRow& row) {
-  if (!row.winner) return {};
-  const Trial& winner = *row.winner;
-  // The reader pastes it into a shell, and a store may hold anything.
-  return fmt::format("{}flashcore bench --device {} --problem {} --family {} --config {}",
-                     repro_prefix(winner.machine.variables, winner.device.id), shell_quote(winner.device.id),
-                     shell_quote(row.problem_id), shell_quote(winner.family), shell_quote(winner.config));
-}
-
 }  // namespace flashcore::report

@@ -91,5 +91,8 @@ std::string verdict_words(const ProblemRow& row);
 enum class RowTone { kNeutral, kGood, kWarn, kBad };
 RowTone tone_of(const ProblemRow& row);
 std::string bench_command(const ProblemRow& row);  // re-measures the winner
+// "flashcore tune --device cpu --suite quick --store trials.db": what made the trials, problem by problem where they
+// are not of a whole suite.
+std::vector<std::string> commands_to_repeat(const std::vector<Trial>& trials);
 
 }  // namespace flashcore::report
