@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json_text.h"
+#include "lab/campaign/plan.h"
 #include "lab/report/diagnoses.h"
 
 namespace flashcore::cli {
@@ -34,6 +35,30 @@ std::string render_json(const std::vector<Trial>& trials) {
   return report_json(trials).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+std::string losses(const std::vector<std::string>& phases) {
+  std::string all;
+  for (const std::string& name : phases) {
+    const PhasePlan* phase = find_phase_plan(name);
+    all += fmt::format("{}{}{}", all.empty() ? "" : ", ", name, phase ? fmt::format(" ({})", phase->lost) : "");
+  }
+  return all;
+}
+
+// A page without its trials would read as if nothing had been timed. What is lost of the diagnoses the page says.
+void require_files(const ReportArguments& options, const CampaignState& state) {
+  for (const MissingFile& missing : missing_files(options.campaign, state)) {
+    const bool is_store = missing.name == kCampaignStore;
+    if (is_store && !options.gives_store)
+      throw_bad_input(
+          "--campaign {}: there is no {} in it, which held the trials of {}: put it back, give the store with --store, "
+          "or run these phases again with `flashcore campaign --resume`",
+          options.campaign, missing.name, losses(missing.phases));
+    if (!is_store)
+      print_warning(fmt::format("--campaign {}: there is no {} in it; the page lacks what it held: {}",
+                                options.campaign, missing.name, losses(missing.phases)));
+  }
+}
+
 Diagnoses diagnoses_of(const ReportArguments& options) {
   Diagnoses found;
   if (!options.campaign.empty()) {
@@ -41,6 +66,7 @@ Diagnoses diagnoses_of(const ReportArguments& options) {
     if (!state)
       throw_bad_input("--campaign {}: there is no {} in it; name the --out folder of a `flashcore campaign`",
                       options.campaign, kCampaignFile);
+    require_files(options, *state);
     const std::filesystem::path page = std::filesystem::absolute(options.out).parent_path();
     found = diagnoses_of_campaign(options.campaign, *state, page);
   }
@@ -70,7 +96,7 @@ std::vector<Trial> trials_of(const ReportArguments& options) {
   TrialQuery query;
   if (!options.run.empty()) query.run = options.run;
   if (options.campaign.empty() || options.gives_store) return stored_trials(options.common.store, query);
-  const std::filesystem::path store = std::filesystem::path(options.campaign) / "trials.db";
+  const std::filesystem::path store = std::filesystem::path(options.campaign) / kCampaignStore;
   std::error_code error;
   return std::filesystem::exists(store, error) ? stored_trials(store.string(), query) : std::vector<Trial>{};
 }

@@ -468,9 +468,53 @@ TEST_F(CampaignTest, ADamagedStateIsNamedWithWhatToDo) {
   }
 }
 
+TEST_F(CampaignTest, TheSummarySaysEachProblemsIdOnceAndItsNameElsewhere) {
+  answer_ = [](const auto& argv) {
+    if (verb_of(argv) == "invert") write_json(argv, {{"results", {{{"answer", "fewer loads would help most"}}}}});
+    return CommandEnd{.exit_code = 0};
+  };
+  go();
+  const std::string summary = read_file(options_.folder / "summary.md");
+  EXPECT_NE(summary.find("Problems: tiny (b1\\_h1\\_s64\\_d64\\_fp32)."), std::string::npos) << summary;
+  EXPECT_NE(summary.find("inversion of tiny: fewer loads"), std::string::npos) << summary;
+  EXPECT_EQ(summary.find("inversion of b1"), std::string::npos) << summary;
+}
+
+TEST_F(CampaignTest, FilesThatAreGoneAreNamedWithThePhasesThatWroteThem) {
+  const CampaignState state = go().state;
+  EXPECT_TRUE(missing_files(options_.folder, state).empty());
+  std::filesystem::remove(options_.folder / "trials.db");
+  std::filesystem::remove(options_.folder / "05_profile.json");
+  const auto missing = missing_files(options_.folder, state);
+  ASSERT_EQ(missing.size(), 2u);
+  EXPECT_EQ(missing[0].name, "trials.db");
+  EXPECT_EQ(missing[0].phases.front(), "baselines");
+  EXPECT_EQ(missing[1].name, "05_profile.json");
+  EXPECT_EQ(missing[1].phases, std::vector<std::string>{"profile"});
+  // What could not judge has written nothing that could be missed.
+  again();
+  answer_ = [](const auto&) { return CommandEnd{.exit_code = 2}; };
+  EXPECT_TRUE(missing_files(options_.folder, go().state).empty());
+}
+
+TEST_F(CampaignTest, TuneIsGivenALedgerThatIsThere) {
+  const auto ledger_of_tune = [&] {
+    const auto argv = commands_of("evolution", options_, {}, 90).front().argv;
+    const auto at = std::find(argv.begin(), argv.end(), "--ledger");
+    return at == argv.end() ? "" : at[1];
+  };
+  options_.ledger = folder_.path() / "nowhere";
+  EXPECT_EQ(ledger_of_tune(), "");
+  options_.ledger = folder_.path();
+  EXPECT_EQ(ledger_of_tune(), folder_.path());
+}
+
 TEST_F(CampaignTest, StateSurvivesJson) {
+  options_.argv = {"flashcore", "campaign", "--budget", "100s"};
   go();
   const CampaignState state = *load_state(options_.folder);
+  EXPECT_EQ(state.argv, options_.argv);
+  EXPECT_EQ(state.names, std::vector<std::string>{"tiny"});
   EXPECT_EQ(state_json(parse_state(state_json(state).dump(), "here")), state_json(state));
 }
 

@@ -54,7 +54,14 @@ class Commands {
     return words;
   }
   std::vector<std::string> device() const { return {"--device", options_.device.id}; }
-  std::vector<std::string> store() const { return {"--store", path("trials.db")}; }
+  std::vector<std::string> store() const { return {"--store", path(kCampaignStore)}; }
+
+  // tune refuses one that was given and is not there.
+  std::vector<std::string> ledger() const {
+    std::error_code error;
+    if (!std::filesystem::is_directory(options_.ledger, error)) return {};
+    return {"--ledger", options_.ledger};
+  }
 
   void note_cause(const TargetedTrial& trial) {
     made_.back().cause = trial.cause;
@@ -172,7 +179,7 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
     commands.python(words({"-m", "flashcore.peers"}, suite, device, store));
   } else if (phase == "evolution") {
     commands.verb(words({"tune", "--budget", fmt::format("{:.0f}s", std::max(1.0, std::floor(seconds)))}, suite, device,
-                        store, std::vector<std::string>{"--ledger", options.ledger}, options.stop_loss));
+                        store, commands.ledger(), options.stop_loss));
   } else if (phase == "profile" || phase == "inversion") {
     for (const NamedProblem& named : deep_problems(options))
       commands.verb(words({phase == "profile" ? "profile" : "invert", "--problem", named.problem.id()}, device),
@@ -193,7 +200,7 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
   } else if (phase == "artefacts") {
     commands.verb({"report", "--out", commands.path("report.html"), "--campaign", options.folder.string()}, {}, false);
     // An emulated GPU times nothing, and leaves no trial to account for.
-    if (std::error_code error; std::filesystem::exists(options.folder / "trials.db", error))
+    if (std::error_code error; std::filesystem::exists(options.folder / kCampaignStore, error))
       commands.verb(options.price.empty() ? words({"economics"}, store)
                                           : words({"economics", "--price", options.price}, store));
   }

@@ -151,6 +151,25 @@ void save_state(const std::filesystem::path& folder, const CampaignState& state)
                         state_json(state).dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
+std::vector<MissingFile> missing_files(const std::filesystem::path& folder, const CampaignState& state) {
+  std::vector<MissingFile> missing;
+  const auto look_for = [&](const std::string& name, const CampaignPhase& phase) {
+    std::error_code error;
+    if (name.empty() || std::filesystem::exists(folder / name, error)) return;
+    auto known = std::find_if(missing.begin(), missing.end(), [&](const MissingFile& m) { return m.name == name; });
+    if (known == missing.end()) known = missing.insert(missing.end(), {name, {}});
+    if (known->phases.empty() || known->phases.back() != phase.name) known->phases.push_back(phase.name);
+  };
+  for (const CampaignPhase& phase : state.phases)
+    for (const CampaignCommand& command : phase.commands) {
+      if (command.exit_code != 0 && command.exit_code != 1) continue;
+      if (phase.name == "profile" || phase.name == "inversion") look_for(command.json, phase);
+      const auto store = std::find(command.argv.begin(), command.argv.end(), "--store");
+      if (store != command.argv.end() && store + 1 != command.argv.end()) look_for(kCampaignStore, phase);
+    }
+  return missing;
+}
+
 json result_of(const std::filesystem::path& folder, const CampaignCommand& command) {
   std::error_code error;
   if (command.json.empty() || !std::filesystem::exists(folder / command.json, error)) return nullptr;
