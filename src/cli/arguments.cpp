@@ -118,6 +118,20 @@ std::vector<NamedFile> ledger_files(const std::string& folder) {
   return files;
 }
 
+void require_ledger(const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error))
+    throw_bad_input(
+        "--ledger {}: there is no such folder; give one of `flashcore experiment run --out`, or leave --ledger out",
+        folder);
+}
+
+void require_python(const std::string& python) {
+  if (python.find('/') != std::string::npos && ::access(python.c_str(), X_OK) != 0)
+    throw_bad_input("--python {}: {}; give a Python that imports flashcore and PyTorch, as python3", python,
+                    std::strerror(errno));
+}
+
 void require_something_to_time(const Suite& suite) {
   for (const NamedProblem& named : suite.problems)
     if (named.problem.seqlen_q > 0) return;

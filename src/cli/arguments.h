@@ -32,6 +32,11 @@ struct NamedFile {
 void require_distinct(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 // The verdicts that a ledger's folder holds; none if it is not there.
 std::vector<NamedFile> ledger_files(const std::string& folder);
+// Of a --ledger that was given: error kBadInput if there is no such folder. The default may be absent.
+void require_ledger(const std::string& folder);
+// Of --python: error kBadInput for a path at which nothing can be run. Without a name on PATH what needs it could not
+// judge, and says so.
+void require_python(const std::string& python);
 
 // Error kBadInput if no problem of the suite has a query row: what computes nothing has no time.
 void require_something_to_time(const Suite& suite);

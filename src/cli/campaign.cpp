@@ -106,13 +106,11 @@ bool is_inside(const std::string& file, const std::string& folder) {
 
 int run_campaign_verb(const CampaignArguments& options) {
   check_json_target(options.common);
-  check_output_folder("--out", options.out);
   require_distinct({{"--json", options.common.json}}, {{"--baseline", options.baseline}});
   if (!options.common.json.empty() && !json_on_stdout(options.common) && is_inside(options.common.json, options.out))
     throw_bad_input("--json {} lies in the campaign's folder {}, whose files are its own: give a path outside of it",
                     options.common.json, options.out);
-  const auto lock = lock_campaign_folder(options.out);
-  std::optional<CampaignState> earlier = earlier_state(options);
+  require_python(options.python);
   const CampaignOptions campaign = campaign_options(options);
   if (!options.baseline.empty()) {
     std::error_code error;
@@ -121,6 +119,11 @@ int run_campaign_verb(const CampaignArguments& options) {
                       options.baseline);
     (void)load_baseline(options.baseline);  // now, and not after all phases before the gate
   }
+  if (options.resume) (void)earlier_state(options);
+  // A call that is refused leaves nothing behind.
+  check_output_folder("--out", options.out);
+  const auto lock = lock_campaign_folder(options.out);
+  std::optional<CampaignState> earlier = earlier_state(options);
   // The package runs the program beside it otherwise, and that may be another.
   setenv("FLASHCORE_BINARY", campaign.program.c_str(), 0);
   Console console(options.common.quiet, json_on_stdout(options.common));
@@ -200,7 +203,8 @@ Run add_campaign(CLI::App& app) {
       app,
       {"campaign --device cpu --problem b1_h1_s64_d64_fp32 --budget 20s --out campaign  # exit 0 or 1 or 2",
        "campaign --device cpu --problem b1_h1_s64_d64_fp32 --budget 20s --out campaign --resume  # exit 0 or 1 or 2"});
-  return [options] {
+  return [options, &app] {
+    if (app.count("--ledger") > 0) require_ledger(options->ledger);
     watch_interrupts();
     return run_campaign_verb(*options);
   };

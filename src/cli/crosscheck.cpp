@@ -107,6 +107,7 @@ int run_crosscheck(const CrosscheckArguments& options) {
   check_json_target(common);
   if (!parse_duration(options.seconds))
     throw_bad_input("--tool-time '{}' is no time: give seconds or minutes, as 120s or 2m", excerpt(options.seconds));
+  require_python(options.python);
   const Suite suite = select_problems(common, "smoke");
   require_something_to_time(suite);
   const std::string pinned = candidate_text(common);

@@ -311,8 +311,9 @@ int list_experiments(const ExperimentArguments& options) {
                 plural(static_cast<std::int64_t>(record.comparisons), "comparison"), record.inside, record.above,
                 record.below, 100 * record.median_error);
   console.summary("{} in {}, {} of them with the present source, {} of the files given not run yet, {} closed{}",
-                  plural(static_cast<std::int64_t>(ledger.size()), "experiment"), options.ledger, of_present,
-                  not_run.size(), closed.size(), predictions);
+                  plural(static_cast<std::int64_t>(ledger.size()), "experiment"),
+                  options.ledger + (std::filesystem::is_directory(options.ledger) ? "" : " (no such folder)"),
+                  of_present, not_run.size(), closed.size(), predictions);
   return ledger.empty() && not_run.empty() && closed.empty() ? kNotJudged : kDone;
 }
 

@@ -354,8 +354,9 @@ Run add_tune(CLI::App& app) {
                      "tune --device cpu --problem b1_h2_s128_d64_fp32 --family cpu_fwd --budget 4 --finalists 1 "
                      "--record landscape.json",
                      "tune --replay landscape.json --budget 10"});
-  return [options] {
+  return [options, &app] {
     if (options->trust_code) trust_code();
+    if (app.count("--ledger") > 0) require_ledger(options->ledger);
     watch_interrupts();
     if (!options->replay.empty()) {
       // Neither would do anything, and whoever gives it expects that it does.

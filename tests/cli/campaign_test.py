@@ -82,10 +82,26 @@ class CampaignTest(CliTest):
         self.assertEqual({c["verdict"] for c in document["criteria"] if "PyTorch" in c["criterion"]}, {"could not judge"})
         self.assertEqual(len(document["criteria"]), 6)
 
+        # Its own line, and none that it did not run.
+        self.assertIn("flashcore campaign --device cpu --problem b1_h1_s64_d64_fp32 --budget 12s", page)
+        self.assertNotIn("--suite quick", page)
+        # The evidence is there to its end.
+        self.assertEqual([c["evidence"] for c in document["criteria"] if c["evidence"].split()[-1] not in result.stdout.split()], [])
+
         self.expect_error(BAD_USAGE, ["--resume"], *self.campaign())
         self.assertIn(self.run_flashcore(*self.campaign("--resume")).returncode, (FAILED, NOT_JUDGED))
         again = self.state()
         self.assertEqual(again["phases"], state["phases"])  # not one command was run again
+        store = os.path.join(self.out, "trials.db")
+        os.rename(store, store + ".away")
+        new = self.path("new.html")
+        self.expect_error(BAD_USAGE, ["no trials.db", "baselines (the times of other attentions", "evolution", "--store"],
+                          "report", "--campaign", self.out, "--out", new)  # fmt: skip
+        self.assertFalse(os.path.exists(new))
+        self.expect(DONE, "report", "--campaign", self.out, "--out", new, "--store", store + ".away")
+        os.rename(store + ".away", store)
+        os.remove(os.path.join(self.out, "05_profile.json"))
+        self.assertIn("05_profile.json", self.expect(DONE, "report", "--campaign", self.out, "--out", new).stderr)
         self.expect_error(BAD_USAGE, ["b1_h1_s65_d64_fp32", "another folder"],
                           *self.campaign("--resume", problem=["--device", "cpu", "--problem", "b1_h1_s65_d64_fp32"]))  # fmt: skip
 
@@ -188,10 +204,12 @@ class CampaignTest(CliTest):
         self.expect_error(BAD_USAGE, ["--resume", "campaign.json"], *self.campaign("--resume"))
         for budget in ("0s", "-1m", "25", "m", "nan", "1e400s"):
             self.expect_error(BAD_USAGE, ["--budget", "25m"], "campaign", *PROBLEM, "--out", self.out, "--budget=" + budget)
+        self.expect_error(BAD_USAGE, ["/nope/python", "--python"], "campaign", *PROBLEM, "--out", self.out, "--python", "/nope/python")
+        self.expect_error(BAD_USAGE, ["--ledger nowhere", "no such folder"], *self.campaign("--ledger", "nowhere"))
         self.expect_error(BAD_USAGE, ["absent.json", "--write-baseline"], *self.campaign("--baseline", self.path("absent.json")))
         self.expect_error(NO_ENVIRONMENT, ["/proc/none"], "campaign", *PROBLEM, "--out", "/proc/none")
         self.expect_error(NO_ENVIRONMENT, ["--out"], "campaign", *PROBLEM, "--out", self.write("file", "text"))
-        self.assertFalse(os.path.exists(os.path.join(self.out, "campaign.json")))
+        self.assertFalse(os.path.exists(self.out))  # a call that is refused leaves nothing, a lock neither
 
     def test_a_folder_that_cannot_be_written(self):
         os.makedirs(self.out)

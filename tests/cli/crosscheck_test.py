@@ -25,6 +25,9 @@ class CrosscheckTest(CliTest):
         self.environment["PATH"] = self.folder + os.pathsep + os.environ["PATH"]
         return ["--python", "fake-python"]
 
+    def test_a_python_that_is_not_there(self):
+        self.expect_error(BAD_USAGE, ["--python /nope/python", "No such file"], "crosscheck", *PROBLEM, "--python", "/nope/python")
+
     def test_the_ways_of_this_process_are_there_without_any_tool(self):
         row = self.crosscheck("--python", "no-such-python", "--limit", "90%", codes=(NOT_JUDGED, FAILED))
         if row["verdict"] != "disagrees":  # of a busy machine

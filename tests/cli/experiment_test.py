@@ -45,7 +45,7 @@ class ExperimentTest(CliTest):
         self.expect_error(BAD_USAGE, ["run,check,list,judge"], "experiment", "walk")
         self.write("e.yaml", EXPERIMENT)
         self.expect_error(BAD_USAGE, ["--limit", "90s"], "experiment", "run", "e.yaml", "--device", "cpu", "--limit", "soon")
-        self.expect(NOT_JUDGED, "experiment", "list", "--ledger", "nowhere")
+        self.assertIn("nowhere (no such folder)", self.expect(NOT_JUDGED, "experiment", "list", "--ledger", "nowhere").stdout)
 
     @unittest.skipUnless(shutil.which("c++"), "the emulator needs a C++ compiler")
     def test_patched_kernels_are_correct_on_the_emulator(self):
