@@ -181,7 +181,8 @@ Run add_campaign(CLI::App& app) {
                  "shared out over the phases that are still to do; below 2m it bounds the search alone")
       ->type_name("TIME")
       ->capture_default_str();
-  app.add_option("--patience", options->patience, "a phase that takes so many times its share is ended")
+  app.add_option("--patience", options->patience,
+                 "the command in whose time a phase comes to so many times its share is ended; each has 30 s at least")
       ->type_name("FACTOR")
       ->check(CLI::Range(1.0, 100.0))
       ->capture_default_str();

@@ -25,7 +25,9 @@ struct CampaignOptions {
   std::vector<std::string> stop_loss = {};  // tune's flags of it; none: no search is ended for its cost
   std::string price = {};                   // of an hour of the machine; empty: the account has no money
   double budget_seconds = 0;
-  double hard_limit = 2;  // --patience: a phase that takes so many times its share is ended
+  // --patience: of a phase's share, what its commands may take together before the one that runs is ended. Each has
+  // kLeastLimitSeconds whatever those before it took.
+  double hard_limit = 2;
 };
 
 struct PhasePlan {
