@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import statistics
 import sys
 import tempfile
 import time
@@ -42,14 +43,16 @@ def parsed(problem: str) -> _library.Attention:
 
 
 class Launch:
-    """The library's own launch of a problem on PyTorch tensors."""
+    """The library's own launch of a problem on PyTorch tensors. `empty`: without a query row, so that it computes nothing."""
 
-    def __init__(self, problem: str, device: str, candidate: str | None) -> None:
+    def __init__(self, problem: str, device: str, candidate: str | None, empty: bool = False) -> None:
         import torch
 
         import flashcore
 
         p = parsed(problem)
+        if empty:
+            p.seqlen_q = 0
         kinds = (torch.float32, torch.float16, torch.bfloat16)
         self.dtype = kinds[p.dtype]
         self.on_gpu = device.startswith("cuda")
@@ -62,6 +65,7 @@ class Launch:
         self.plan = flashcore.plan(q, k, v, causal=causal, candidate=candidate)
         self.out = torch.empty(p.batch, p.heads_q, p.seqlen_q, p.head_dim_v or p.head_dim, dtype=self.dtype, device=device)
         self.lse = torch.empty(p.batch, p.heads_q, p.seqlen_q, dtype=torch.float32, device=device)  # as the engine's launches
+        self.beside = None if empty or self.on_gpu else Launch(problem, device, candidate, empty=True)
         self.addresses = [x.data_ptr() for x in (*self.tensors, self.out, self.lse)]
 
     def __call__(self) -> None:
@@ -80,8 +84,16 @@ class Launch:
             torch.cuda.synchronize()
 
 
-def by_profiler(launch: Launch) -> Reading:
-    """Device time of each kernel, from CUPTI's activity records; on a CPU a recorded range around each call."""
+def empty_us(launch: Launch, read: Callable[[Launch], Any]) -> float:
+    """What a tool tells of a launch that computes nothing: the range that it records, and what Python spends on a call, lie in its times."""
+    if launch.beside is None:
+        return 0.0
+    launch.beside()
+    return statistics.median(read(launch.beside))
+
+
+def profiled_us(launch: Launch) -> list[float] | str:
+    """Times of each launch, or why there are none."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -95,13 +107,24 @@ def by_profiler(launch: Launch) -> Reading:
     if launch.on_gpu:
         kernels = [e for e in profiled.events() if e.device_type == torch.autograd.DeviceType.CUDA and e.name != mark]
         if len(kernels) % LAUNCHES:
-            return lost("PyTorch's profiler", f"it saw {len(kernels)} kernels of {LAUNCHES} launches")
+            return f"it saw {len(kernels)} kernels of {LAUNCHES} launches"
         each = len(kernels) // LAUNCHES
         kernels.sort(key=lambda e: e.time_range.start)
         times = [sum(e.time_range.elapsed_us() for e in kernels[i * each : (i + 1) * each]) for i in range(LAUNCHES)] if each else []
     else:
         times = [e.time_range.elapsed_us() for e in profiled.events() if e.name == mark]
-    return {"method": "PyTorch's profiler", "version": torch.__version__, "times_us": times[2:], "host_launch": not launch.on_gpu}
+    return times[2:]
+
+
+def by_profiler(launch: Launch) -> Reading:
+    """Device time of each kernel, from CUPTI's activity records; on a CPU a recorded range around each call."""
+    import torch
+
+    times = profiled_us(launch)
+    if isinstance(times, str):
+        return lost("PyTorch's profiler", times)
+    return {"method": "PyTorch's profiler", "version": torch.__version__, "times_us": times, "host_launch": not launch.on_gpu,
+            "empty_us": empty_us(launch, profiled_us)}  # fmt: skip
 
 
 def host_us(launch: Launch) -> float:
@@ -117,16 +140,21 @@ def host_us(launch: Launch) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def by_torch_benchmark(launch: Launch) -> Reading:
-    """torch.utils.benchmark: on a GPU it waits for the device around each block, so launches lie inside."""
+def benchmarked_us(launch: Launch) -> list[float]:
     import torch
     from torch.utils import benchmark
 
     timer = benchmark.Timer("launch()", globals={"launch": launch}, num_threads=torch.get_num_threads())
     block = max(1, int(2e-3 / max(1e-7, timer.timeit(4).median)))
-    times = [timer.timeit(block).median * 1e6 for _ in range(LAUNCHES)]
-    return {"method": "torch.utils.benchmark", "version": torch.__version__, "times_us": times, "host_launch": True,
-            "host_us": host_us(launch) if launch.on_gpu else 0.0}  # fmt: skip
+    return [timer.timeit(block).median * 1e6 for _ in range(LAUNCHES)]
+
+
+def by_torch_benchmark(launch: Launch) -> Reading:
+    """torch.utils.benchmark: on a GPU it waits for the device around each block, so launches lie inside."""
+    import torch
+
+    return {"method": "torch.utils.benchmark", "version": torch.__version__, "times_us": benchmarked_us(launch), "host_launch": True,
+            "host_us": host_us(launch) if launch.on_gpu else 0.0, "empty_us": empty_us(launch, benchmarked_us)}  # fmt: skip
 
 
 def by_do_bench(launch: Launch) -> Reading:

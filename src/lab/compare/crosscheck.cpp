@@ -62,7 +62,7 @@ std::string likely_cause(const EngineReading& engine, const MethodReading& metho
         method.around_us, method.launches);
   if (more > 0 && method.empty_us > 0 && theirs - method.empty_us < ours * (1 + limit))
     return fmt::format(
-        "launch overhead inside: {:.2f} us more a launch, where it times a kernel that does nothing at {:.2f} us", more,
+        "launch overhead inside: {:.2f} us more a launch, where it times a launch that does nothing at {:.2f} us", more,
         method.empty_us);
   if (method.host_launch && more > 0 && engine.empty_launch_us > 0 && more <= kLaunchFactor * engine.empty_launch_us)
     return fmt::format("launch overhead inside: {:.2f} us more a launch, where an empty launch takes {:.2f} us", more,

@@ -33,7 +33,7 @@ struct MethodReading {
   bool cold = false;         // its inputs are not in the cache
   bool host_launch = false;  // what the host spends on a launch lies inside
   double host_us = 0;        // that a launch takes the host by itself; 0: not known
-  double empty_us = 0;       // what the same tool tells of a kernel that does nothing; 0: not known
+  double empty_us = 0;       // what the same tool tells of a launch that does nothing; 0: not known
   int launches = 0;          // of a loop that is timed as a whole; 0: it is none
   double around_us = 0;      // what a loop takes beside its launches: it begins, and waits for the device
   double clock_mhz = 0;      // 0: not known
