@@ -78,6 +78,15 @@ class Clock {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+bool is_patched(const Trial& trial) { return trial.family.find('+') != std::string::npos; }
+
+std::string verdict_on_patch(const Trial& trial) {
+  if (trial.timing) return fmt::format("{}, {}", to_string(trial.ended), human_time_us(trial.timing->p50_us));
+  if (trial.ended != Ended::kPassed) return fmt::format("{}: {}", to_string(trial.ended), trial.message);
+  return trial.device.limits.emulated ? "passed the gates, and was not timed: an emulated GPU has no time"
+                                      : "passed the gates, and was not timed";
+}
+
 void show_progress(Console& console, const TuneProgress& p, const Clock& clock) {
   if (p.stage == "space") {
     console.line("{}: {} of {} feasible", p.problem, p.feasible,
@@ -86,6 +95,13 @@ void show_progress(Console& console, const TuneProgress& p, const Clock& clock) 
     return;
   }
   if (p.stage == "done") return;
+  if (p.stage == "trying") {
+    console.line("{}: trying {}; after {:.0f} s without an end it counts as a hang", p.problem, p.trying,
+                 p.most_seconds);
+    return;
+  }
+  if (p.stage == "search" && p.trial != nullptr && is_patched(*p.trial))
+    console.line("{}: {}: {}", p.problem, p.trial->candidate(), verdict_on_patch(*p.trial));
   const std::string best = p.best != nullptr && p.best->timing ? human_time_us(p.best->timing->p50_us) : "";
   const std::string last = p.trial != nullptr ? fmt::format("{} {}", p.trial->ended, p.trial->config) : "";
   console.progress({p.done, p.total, clock.share(), best, fmt::format("{} {}: {}", p.problem, p.stage, last)});
@@ -124,8 +140,9 @@ void add_arm_rows(Table& table, const TuneResult::Entry& entry) {
 void say_rejections(Console& console, const TuneResult::Entry& entry) {
   for (const TuneResult::Arm& arm : entry.arms) {
     if (arm.rejected == 0) continue;
-    console.line("{}: {} answer{} of the proposer rejected; the first: {}", entry.problem.name, arm.rejected,
-                 arm.rejected == 1 ? "" : "s", arm.rejections.front().second);
+    console.line("{}: {} answer{} of the proposer rejected:", entry.problem.name, arm.rejected,
+                 arm.rejected == 1 ? "" : "s");
+    for (const auto& [answer, reason] : arm.rejections) console.line("  {}", reason);
   }
 }
 

@@ -95,11 +95,11 @@ class ProposerTest(CliTest):
         self.assertGreaterEqual(arms[0]["trials"], 3)
 
     def tune_mending(self, device, problem, family, code):
-        self.expect(
+        said = self.expect(
             code, "tune", "--device", device, "--problem", problem, "--family", family, "--strategy", "none", "--proposer", MEND,
             "--budget", "8", "--finalists", "1", "--store", self.path("trials.db"), "--json", self.path("tune.json"), timeout=280)  # fmt: skip
         with open(self.path("tune.json"), encoding="utf-8") as file:
-            return json.load(file)["results"][0]
+            return {**json.load(file)["results"][0], "stdout": said.stdout}
 
     def test_a_bad_config_is_mended_by_rule(self):
         result = self.tune_mending("cpu", "b1_h1_s1024_d64_fp32", "cpu_fwd", DONE)
@@ -113,6 +113,11 @@ class ProposerTest(CliTest):
         arm = result["arms"][0]
         self.assertEqual((arm["note"], arm["rejected"], arm["trials"]), ("", 0, 3), arm)
         self.assertEqual(result["funnel"]["correct"], result["funnel"]["proposed"], "each of them passed the gates")
+        for number in range(3):
+            self.assertRegex(result["stdout"], rf"trying sm80_fwd\+mended_{number}\b.* counts as a hang")
+            self.assertRegex(result["stdout"], rf"sm80_fwd\+mended_{number}:.*: passed the gates, and was not timed: an emulated GPU has no time")
+        self.assertIn("passed the gates and none was timed: an emulated GPU has no time", result["note"])
+        self.assertNotIn("no candidate passed", result["stdout"])
 
     def escape(self, *flags):
         script = self.write("escapes.py", ESCAPES)

@@ -35,10 +35,12 @@ inline constexpr double kDefaultBudgetSeconds = 60;
 // What happened, as it happens; the command line draws it.
 struct TuneProgress {
   std::string problem;
-  std::string stage;                           // "space" | "default" | "search" | "holdout" | "done"
+  std::string stage;                           // "space" | "default" | "trying" | "search" | "holdout" | "done"
   int done = 0, total = 0;                     // trials of this problem; total 0 if bounded by time
   std::uint64_t space_size = 0, feasible = 0;  // stage "space"
   std::vector<std::string> notes;              // stage "space": what is known already
+  std::string trying;                          // stage "trying": the patched candidate that is about to be judged
+  double most_seconds = 0;                     // stage "trying": after which it counts as a hang
   const Trial* trial = nullptr;                // the one just stored
   const Trial* best = nullptr;                 // incumbent so far
 };

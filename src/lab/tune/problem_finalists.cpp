@@ -33,9 +33,15 @@ std::vector<std::string> ProblemTuner::finalists() const {
 void ProblemTuner::measure_finalists() {
   if (baseline_.empty() && incumbent_) baseline_ = incumbent_->candidate();
   if (baseline_.empty()) {
-    entry_.problem_note = "no candidate passed";
+    const auto passed =
+        std::count_if(trials_.begin(), trials_.end(), [](const Trial& t) { return t.ended == Ended::kPassed; });
+    entry_.problem_note =
+        passed == 0
+            ? "no candidate passed"
+            : fmt::format("{} of {} candidates passed the gates and none was timed{}", passed, trials_.size(),
+                          limits_.emulated ? ": an emulated GPU has no time, and a real one has to rank them" : "");
     for (const Trial& t : trials_)
-      if (t.phase == Phase::kDefault)
+      if (t.phase == Phase::kDefault && t.ended != Ended::kPassed)
         entry_.problem_note += fmt::format("; {}: {}: {}", t.candidate(), t.ended, t.message);
     return;
   }

@@ -1,5 +1,7 @@
 // What a proposer brings: its process, its kernels before a GPU meets them, its answers that were none.
 
+#include <algorithm>
+
 #include "device/sandbox/confine.h"
 #include "kernels/family.h"
 #include "lab/process/confined.h"
@@ -22,6 +24,12 @@ void ProblemTuner::add_proposer(std::vector<std::string>& notes) {
 
 // Somebody else's kernel costs no GPU second before the compiler, the resource gate and the emulator have passed it.
 const Trial& ProblemTuner::judge_patched(const EvaluateRequest& request) {
+  if (run_.progress) {
+    TuneProgress progress = progress_at("trying");
+    progress.trying = request.candidate;
+    progress.most_seconds = std::max(default_timeout_seconds(request), EmulatorStage::kSeconds);
+    run_.progress(progress);
+  }
   if (limits_.kind != DeviceKind::kCuda || limits_.emulated) return run_and_store(request, "search");
   Preflight preflight = compile_only(request, limits_, run_.stop);
   if (!preflight.stopped()) judge_on_emulator(preflight, run_.emulator, request, limits_);
