@@ -266,6 +266,32 @@ TEST(DeviceCode, WhatReachesForTheHostIsRefused) {
   }
 }
 
+// By its name: what such a variable is for is to skip the work of the next launch.
+TEST(DeviceCode, AVariableOfTheDeviceIsStateThatLaunchesKeep) {
+  for (const char* text : {"__device__ float cache[1024];", "namespace a { static __device__ int launches; }",
+                           "__constant__ float x[4];", "struct S { static __device__ inline int launches{}; };"}) {
+    const auto refusal = refuse_device_code("sm80_fwd/extra.cuh", text, "", device_sources());
+    ASSERT_TRUE(refusal) << text;
+    EXPECT_TRUE(refusal->keeps_state) << text << " -> " << refusal->why;
+    EXPECT_NE(refusal->why.find("from launch to launch"), std::string::npos) << refusal->why;
+    EXPECT_EQ(refusal->why.find("initialiser"), std::string::npos) << refusal->why;
+  }
+  const auto host = refuse_device_code("sm80_fwd/extra.cuh", "int x = f();", "", device_sources());
+  ASSERT_TRUE(host);
+  EXPECT_FALSE(host->keeps_state);
+
+  Patch patch;
+  patch.name = "cache", patch.family = "sm80_fwd";
+  patch.files = {{"sm80_fwd/extra.cuh", "__device__ float cache[1024];\n"}};
+  try {
+    const PatchScope scope({patch});
+    FAIL() << "it was taken";
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()).find("--trust-code"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("no time of such a kernel is true"), std::string::npos) << e.what();
+  }
+}
+
 // Nor behind a file of ptx/, which the emulator does not see.
 TEST(DeviceCode, InPtxToo) {
   const std::string& memory = device_sources().at("ptx/memory.cuh");

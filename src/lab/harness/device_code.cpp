@@ -19,6 +19,7 @@ using Line = std::span<const Token>;
 struct Refused {
   int line;
   std::string why;
+  bool keeps_state = false;
 };
 
 // Qualifiers that a kernel's declarations carry. Every other __name is the compiler's or the host's.
@@ -99,7 +100,7 @@ class Checker {
     for (const Line& line : lines.directives) check_directive(line);
     check_branches(tokens);
     check_statements(lines.code);
-    if (const auto kept = find_kept_state(tokens)) throw Refused{kept->line, kept->why};
+    if (const auto kept = find_kept_state(tokens)) throw Refused{kept->line, kept->why, true};
   }
 
  private:
@@ -269,6 +270,12 @@ class Checker {
       throw Refused{plain[0].line,
                     "a declaration without a body that may be a variable, whose initialiser would run outside of any "
                     "kernel: define the function before its first use, or make the variable constexpr"};
+    if (contains(plain, {"__device__", "__constant__"}))
+      throw Refused{plain[0].line,
+                    "global state: a variable of the device that is not constexpr keeps its value from launch to "
+                    "launch, and a launch must compute from its inputs alone: keep it in registers or in shared "
+                    "memory, or make it constexpr",
+                    true};
     throw Refused{plain[0].line,
                   "a variable of a namespace or class that is not constexpr: its initialiser would run outside of any "
                   "kernel"};
@@ -383,16 +390,22 @@ class Checker {
 
 }  // namespace
 
-std::optional<std::string> why_not_device_code(const std::string& path, std::string_view text,
-                                               std::string_view original, const SourceMap& sources) {
+std::optional<DeviceCodeRefusal> refuse_device_code(const std::string& path, std::string_view text,
+                                                    std::string_view original, const SourceMap& sources) {
   try {
     Checker(path, original, sources).run(text);
     return std::nullopt;
   } catch (const Refused& refused) {
-    return fmt::format("{}:{}: {}", path, refused.line, refused.why);
+    return DeviceCodeRefusal{fmt::format("{}:{}: {}", path, refused.line, refused.why), refused.keeps_state};
   } catch (const UnclearSource& unclear) {
-    return fmt::format("{}:{}: {}", path, unclear.line, unclear.why);
+    return DeviceCodeRefusal{fmt::format("{}:{}: {}", path, unclear.line, unclear.why)};
   }
+}
+
+std::optional<std::string> why_not_device_code(const std::string& path, std::string_view text,
+                                               std::string_view original, const SourceMap& sources) {
+  const auto refusal = refuse_device_code(path, text, original, sources);
+  return refusal ? std::optional(refusal->why) : std::nullopt;
 }
 
 }  // namespace flashcore

@@ -16,9 +16,16 @@ namespace flashcore {
 //
 // Refused are other directives than conditions and `#pragma unroll`, attributes, the standard library, names of the
 // compiler and of the C library, `extern`, raw strings, digraphs and trigraphs, and variables of a namespace that are
-// not constexpr: their initialisers would run when the kernel is loaded. So is what outlives the launch or leaves it
-// (device_code_state.h). Inline assembly may be there for GPUs; where
-// the emulator compiles it, it is an error (emulator_compiler.cpp).
+// not constexpr: those of a GPU keep their values from launch to launch, and the others' initialisers would run when
+// the kernel is loaded. So is what else outlives the launch or leaves it (device_code_state.h). Inline assembly may be
+// there for GPUs; where the emulator compiles it, it is an error (emulator_compiler.cpp).
+struct DeviceCodeRefusal {
+  std::string why;
+  bool keeps_state = false;  // it outlives the launch: a cheat, whoever has read it
+};
+std::optional<DeviceCodeRefusal> refuse_device_code(const std::string& path, std::string_view text,
+                                                    std::string_view original, const SourceMap& sources);
+// The words alone.
 std::optional<std::string> why_not_device_code(const std::string& path, std::string_view text,
                                                std::string_view original, const SourceMap& sources);
 

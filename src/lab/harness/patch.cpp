@@ -47,11 +47,15 @@ void check_sources(const Patch& patch, const SourceMap& overlay) {
     const auto original = device_sources().find(path);
     const std::string before = original == device_sources().end() ? "" : original->second;
     if (text == before) continue;
-    if (const auto why = why_not_device_code(path, text, before, known); why && is_on(Check::kDeviceCode))
-      throw RefusedSource(fmt::format(
-          "patch {} is refused: {}; a patch brings device code only (docs/security.md). If you have read it and want "
-          "it compiled all the same, give --trust-code",
-          patch.name, *why));
+    const auto refusal = refuse_device_code(path, text, before, known);
+    if (!refusal || !is_on(Check::kDeviceCode)) continue;
+    // Who trusts the code all the same would time a launch that need not compute.
+    throw RefusedSource(fmt::format(
+        "patch {} is refused: {}; {}", patch.name, refusal->why,
+        refusal->keeps_state
+            ? "no time of such a kernel is true (docs/security.md)"
+            : "a patch brings device code only (docs/security.md). If you have read it and want it compiled all the "
+              "same, give --trust-code"));
   }
 }
 
