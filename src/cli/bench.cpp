@@ -129,7 +129,7 @@ int run_bench(const BenchArguments& options) {
   }
   if (device.limits.emulated) print_counters(console, result.trials);
   else print_times(console, result.trials);
-  write_rows(options.common, bench_json(result.trials, read_checkout(".")));
+  write_rows(options.common, bench_json(result.trials, present_checkout()));
   if (!result.store_fault.empty()) print_error(result.store_fault + " (the trials since then are not stored)");
   console.summary("{} {}, {} failed, {} skipped{}; run {}, store {}{}", done_well,
                   device.limits.emulated ? "counted" : "timed", failed, skipped, lacking_words(lacking), result.run,

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "cli/arguments.h"
+#include "cli/built_commit.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "device/cuda/compile_cache.h"
@@ -254,6 +255,12 @@ std::string stopped_by() {
   return g_interrupt == SIGINT   ? "; stopped by Ctrl-C"
          : g_interrupt == SIGHUP ? "; stopped by SIGHUP"
                                  : "; stopped by SIGTERM";
+}
+
+Checkout present_checkout() {
+  if (const auto around = read_checkout(".")) return *around;
+  if (*kBuiltCommit == '\0') return {.commit = kUnknownCommit};
+  return {.commit = kBuiltCommit, .dirty = kBuiltDirty};
 }
 
 std::string new_run_id(const std::string& verb) {

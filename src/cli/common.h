@@ -10,6 +10,7 @@
 #include "core/suite.h"
 #include "device/compiler.h"
 #include "kernels/family.h"
+#include "lab/record/checkout.h"
 
 namespace flashcore::cli {
 
@@ -90,6 +91,9 @@ int unless_interrupted(int code);
 // ", 2 not tried for want of something on this machine", or nothing: for the summary line.
 std::string lacking_words(int lacking);
 std::string stopped_by();  // "; stopped by Ctrl-C", or nothing: for the summary line
+
+// The checkout of flashcore around the present folder; elsewhere what the program was built from, or kUnknownCommit.
+Checkout present_checkout();
 
 std::string new_run_id(const std::string& verb);  // "check-20250131-120000-4242", unique enough for one store
 

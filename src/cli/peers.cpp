@@ -222,7 +222,7 @@ int run_peers_verb(const PeersArguments& options) {
   peers.parties = options.parties;
   peers.rounds = options.rounds;
   peers.budget_seconds = options.budget;
-  peers.checkout = options.commit.empty() ? read_checkout(".").value_or(Checkout{}) : Checkout{options.commit};
+  peers.checkout = options.commit.empty() ? present_checkout() : Checkout{options.commit};
   nlohmann::json rows = earlier_rows(options);
   require_another_session(options, peers.suite, rows);
   Console console(options.common.quiet, json_on_stdout(options.common));
@@ -294,7 +294,8 @@ Run add_peers(CLI::App& app) {
                "keep what --json holds, and add a session to rows of the same source and device");
   app.add_option("--commit", options->commit,
                  "of the measured sources, recorded with the results (default: HEAD of the checkout of flashcore that "
-                 "this is started in, and that it is \"dirty\" where the sources are not those of the commit)");
+                 "this is started in, else what the program was built from, and that it is \"dirty\" where the sources "
+                 "are not those of the commit)");
   app.add_option("--store", options->common.store, "also append trials to this file")->type_name("FILE");
   add_examples(app, {"peers --device cpu  # exit 3"});
   return [options] {

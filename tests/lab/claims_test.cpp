@@ -15,6 +15,7 @@
 #include "kernels/family.h"
 #include "lab/compare/bench.h"
 #include "lab/compare/peer_sessions.h"
+#include "lab/record/checkout.h"
 #include "lab/record/digest.h"
 #include "lab/record/freshness.h"
 #include "lab/record/trial.h"
@@ -247,6 +248,9 @@ TEST_F(CommitsTest, AreInTheHistoryAndNoLaterThanTheirSessions) {
   EXPECT_EQ(lines(claims().wrong), "small: '--output=x' is no commit");
   document_["results"][0]["measured"][0]["commit"] = "";
   EXPECT_EQ(lines(claims().remarks), "1 of its results name no commit");
+  document_["results"][0]["measured"][0]["commit"] = kUnknownCommit;
+  EXPECT_EQ(lines(claims().remarks), "1 of its results name no commit");
+  EXPECT_TRUE(claims().wrong.empty());
 }
 
 TEST_F(CommitsTest, AreNotLookedUpOutsideARepository) {

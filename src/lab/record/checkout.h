@@ -18,6 +18,9 @@ struct Checkout {
   bool dirty = false;
 };
 
+// In place of a commit where neither the run nor the build was in a git checkout.
+inline constexpr const char* kUnknownCommit = "unknown (no git)";
+
 // Of flashcore's own repository around `folder`. None: another's, none at all, or git is not here.
 std::optional<Checkout> read_checkout(const std::filesystem::path& folder);
 

@@ -78,10 +78,14 @@ std::vector<Use> dirty_uses(const json& rows) {
 Claims audit_commits(const json& document, const std::filesystem::path& file) {
   Claims claims;
   std::map<std::string, std::vector<Use>> uses = uses_of_commits(document.at("results"));
-  if (const auto nameless = uses.find(""); nameless != uses.end()) {
-    claims.remarks.push_back(fmt::format("{} of its results name no commit", count_rows(nameless->second)));
-    uses.erase(nameless);
-  }
+  std::vector<Use> nameless;
+  for (const char* none : {"", kUnknownCommit})
+    if (const auto found = uses.find(none); found != uses.end()) {
+      nameless.insert(nameless.end(), found->second.begin(), found->second.end());
+      uses.erase(found);
+    }
+  if (!nameless.empty())
+    claims.remarks.push_back(fmt::format("{} of its results name no commit", count_rows(nameless)));
   if (const auto dirty = dirty_uses(document.at("results")); !dirty.empty())
     claims.remarks.push_back(
         fmt::format("{} of its results were measured on sources with changes beside their commit, which does not say "
