@@ -88,7 +88,11 @@ Suite select_problems(const Common& common, const std::string& default_suite) {
     if (suite.problems.empty()) throw_bad_input("suite '{}' holds no problem: nothing to do", suite.name);
     return suite;
   }
-  suite.problems = {find_problem(suite, common.problem)};
+  try {
+    suite.problems = {find_problem(suite, common.problem)};
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{} (`flashcore problem --reference` prints it)", error.what()));
+  }
   return suite;
 }
 

@@ -7,6 +7,7 @@
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "core/near_names.h"
 #include "core/scratch_folder.h"
 #include "kernels/embedded.h"
 
@@ -78,10 +79,10 @@ bool is_unknown_verb(const char* word, const std::vector<Verb>& verbs) {
          std::none_of(verbs.begin(), verbs.end(), [&](const Verb& v) { return v.app->get_name() == word; });
 }
 
-std::string verb_list(const std::vector<Verb>& verbs) {
-  std::string names;
+std::vector<std::string> shown_verbs(const std::vector<Verb>& verbs) {
+  std::vector<std::string> names;
   for (const Verb& verb : verbs) {
-    if (!verb.app->get_group().empty()) names += (names.empty() ? "" : ", ") + verb.app->get_name();
+    if (!verb.app->get_group().empty()) names.push_back(verb.app->get_name());
   }
   return names;
 }
@@ -123,8 +124,12 @@ int parse_and_run(int argc, char** argv) {
       "3 bad input or usage, 4 the environment lacks something.\n\n"
       "Each verb has its own --help with examples. Examples:\n  flashcore doctor\n  flashcore --version");
   if (argc < 2 || is_unknown_verb(argv[1], verbs)) {
+    const std::vector<std::string> names = shown_verbs(verbs);
     print_error(fmt::format("{}; the verbs are {}; see flashcore --help",
-                            argc < 2 ? "no verb given" : fmt::format("unknown verb '{}'", argv[1]), verb_list(verbs)));
+                            argc < 2
+                                ? "no verb given"
+                                : fmt::format("unknown verb '{}'{}", argv[1], flashcore::did_you_mean(argv[1], names)),
+                            fmt::join(names, ", ")));
     return kBadUsage;
   }
   try {

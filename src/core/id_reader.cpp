@@ -54,7 +54,7 @@ void IdReader::need_end() const {
 }
 
 void IdReader::fail(const std::string& reason) const {
-  throw_bad_input("problem id '{}' cannot be read: {}; the form is {}", excerpt(id_), reason, form_);
+  throw_bad_input("problem id '{}' cannot be read: {}{}{}", excerpt(id_), reason, kFormFollows, form_);
 }
 
 void IdReader::next() {

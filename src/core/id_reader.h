@@ -9,6 +9,9 @@
 
 namespace flashcore {
 
+// Between what is wrong with an id and the form of ids, which takes some lines.
+inline constexpr std::string_view kFormFollows = "; the form is ";
+
 class IdReader {
  public:
   IdReader(std::string_view id, std::string form) : id_(id), rest_(id), form_(std::move(form)) { next(); }

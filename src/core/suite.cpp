@@ -9,6 +9,8 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/foreign_text.h"
+#include "core/id_reader.h"
+#include "core/near_names.h"
 #include "core/problem_fields.h"
 #include "core/yaml_reader.h"
 
@@ -18,6 +20,7 @@ namespace {
 constexpr std::string_view kSuite = "a suite", kProblem = "a problem";
 // Names appear in tables and in the names of files.
 constexpr std::size_t kMaxName = 100;
+constexpr std::size_t kNamesShown = 8;  // where an unknown one was asked for
 
 const std::vector<std::string>& problem_keys() {
   static const std::vector<std::string> keys = [] {
@@ -141,10 +144,17 @@ NamedProblem find_problem(const Suite& suite, std::string_view name_or_id) {
     return {problem.id(), problem};
   } catch (const Error& error) {
     std::vector<std::string> names;
-    for (const NamedProblem& named : suite.problems)
-      if (names.size() < 20) names.push_back(named.name);
-    throw_bad_input("'{}' is no problem of suite {} (it has {}{}), and not an id: {}", excerpt(name_or_id), suite.name,
-                    fmt::join(names, ", "), suite.problems.size() > names.size() ? ", ..." : "", error.what());
+    for (const NamedProblem& named : suite.problems) names.push_back(named.name);
+    // The form of all ids is a page.
+    const std::string why = error.what();
+    const std::string near = did_you_mean(name_or_id, names);
+    const std::size_t count = names.size();
+    if (count > kNamesShown) names.resize(kNamesShown);
+    throw_bad_input(
+        "'{}' is no problem of suite {}, and not an id: {}{}; the suite has {}{}, and docs/problem.md the form of an "
+        "id",
+        excerpt(name_or_id), suite.name, why.substr(0, why.find(kFormFollows)), near, fmt::join(names, ", "),
+        count > names.size() ? fmt::format(" and {} more", count - names.size()) : "");
   }
 }
 

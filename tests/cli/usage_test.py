@@ -28,6 +28,11 @@ class UsageTest(CliTest):
         self.expect_error(BAD_USAGE, ["unknown verb 'tunee'", "tune"], "tunee")
         # Verbs of the design that do not exist yet are absent, not stubbed.
         self.expect_error(BAD_USAGE, ["unknown verb 'profiles'"], "profiles")
+        self.expect_error(BAD_USAGE, ["unknown verb 'experiments'; did you mean 'experiment'?"], "experiments")
+
+    def test_an_unknown_problem_names_the_near_ones_and_where_the_form_is(self):
+        self.expect_error(BAD_USAGE, ["'misson' is no problem of suite canonical", "did you mean 'mission'", "flashcore problem --reference"],
+                          "check", "--device", "cpu", "--suite", "canonical", "--problem", "misson")  # fmt: skip
 
     def test_unknown_flags_and_values_are_refused_by_every_verb(self):
         for verb in verbs():

@@ -7,6 +7,7 @@
 
 #include "core/embedded.h"
 #include "core/error.h"
+#include "core/near_names.h"
 #include "temporary_folder.h"
 
 namespace flashcore {
@@ -108,8 +109,32 @@ TEST(SuiteTest, FindsByNameByIdOrParsesAnId) {
     find_problem(suite, "plane");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("it has plain, full, causal"), std::string::npos) << error.what();
+    const std::string said = error.what();
+    EXPECT_NE(said.find("did you mean 'plain'?"), std::string::npos) << said;
+    EXPECT_NE(said.find("the suite has plain, full, causal"), std::string::npos) << said;
+    // Not the form itself, which is a page.
+    EXPECT_NE(said.find("docs/problem.md"), std::string::npos) << said;
+    EXPECT_EQ(said.find("b<batch>"), std::string::npos) << said;
   }
+  try {
+    find_problem(load_suite("canonical"), "b1_h8_s512_d64_fp99");
+    FAIL();
+  } catch (const Error& error) {
+    const std::string said = error.what();
+    EXPECT_NE(said.find("fp99"), std::string::npos) << said;
+    EXPECT_NE(said.find("more"), std::string::npos) << said;
+    EXPECT_LT(said.size(), 600u) << said;
+  }
+}
+
+TEST(SuiteTest, NamesNearToWhatWasTypedAreFew) {
+  const std::vector<std::string> names = {"experiment", "explain", "bench", "ab"};
+  EXPECT_EQ(near_names("experiments", names), std::vector<std::string>{"experiment"});
+  EXPECT_EQ(near_names("benhc", names), std::vector<std::string>{"bench"});
+  EXPECT_TRUE(near_names("nonsense", names).empty());
+  EXPECT_TRUE(near_names("", names).empty());
+  EXPECT_TRUE(near_names(std::string(100'000, 'b'), names).empty());
+  EXPECT_EQ(did_you_mean("xplain", names), "; did you mean 'explain'?");
 }
 
 TEST(SuiteTest, ErrorsNameFileAndLine) {
