@@ -77,6 +77,8 @@ int show_economics(const EconomicsArguments& options) {
   std::optional<double> price;
   if (!options.price.empty()) price = parse_finite(options.price);
   std::vector<Account> accounts = accounts_of(trials_of_run(common.store, options.run));
+  std::vector<std::string> keys;
+  for (const Account& account : accounts) keys.push_back(account.device_key);
   std::erase_if(accounts, [&](const Account& a) { return !a.device_key.starts_with(options.device_key); });
   Console console(common.quiet, json_on_stdout(common));
   nlohmann::json results = nlohmann::json::array();
@@ -92,6 +94,9 @@ int show_economics(const EconomicsArguments& options) {
                       {"store", common.store},
                       {"price_per_hour", price ? nlohmann::json(*price) : nlohmann::json()},
                       {"results", results}});
+  if (accounts.empty() && !keys.empty())
+    print_error(fmt::format("--device {}: no device of {} has a key that begins so; it holds trials of {}",
+                            excerpt(options.device_key), common.store, fmt::join(keys, ", ")));
   console.summary("{}: {:.2f} device minutes, {:.2f} host minutes{}",
                   plural(static_cast<std::int64_t>(all.trials), "trial"), all.device_minutes(), all.host_minutes(),
                   price ? fmt::format(", money {:.4g}", all.money(*price)) : "");

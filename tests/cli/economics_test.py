@@ -44,7 +44,9 @@ class EconomicsTest(CliTest):
         with open(self.path("r.html"), encoding="utf-8") as file:
             self.assertIn("What it cost", file.read())
         self.assertEqual(self.economics("--device", "cpu")["results"][0]["device"], account["device"])
-        self.expect(NOT_JUDGED, "economics", "--store", self.store, "--device", "h200")
+        other = self.expect(NOT_JUDGED, "economics", "--store", self.store, "--device", "h200")
+        self.assertIn("--device h200: no device of", other.stderr)
+        self.assertIn("it holds trials of %s" % account["device"], other.stderr)
 
     def test_a_store_of_an_older_flashcore(self):
         self.bench()
