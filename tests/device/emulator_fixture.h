@@ -16,6 +16,7 @@ struct alignas(64) Params {
   std::byte map[128];  // of data as 8 rows × 64 columns of 16 bits: boxes of 8 columns, not swizzled
   float* data;
   int n;
+  float* other = nullptr;  // a buffer of 64 bytes beside data's
 };
 
 // A kernel whose body is `body`, with `p` its parameters and `t` the thread's number.
@@ -49,7 +50,8 @@ inline SourceMap sources_of(const std::string& body) {
     text += fmt::format("#include \"kernels/ptx/{}.cuh\"\n", header);
   sources["test/kernel.cuh"] =
       text +
-      "using namespace flashcore;\nstruct Params { ptx::TensorMap map; float* data; int n; };\nFC_KERNEL(64, 1) "
+      "using namespace flashcore;\nstruct Params { ptx::TensorMap map; float* data; int n; float* other; "
+      "};\nFC_KERNEL(64, 1) "
       "kernel(const "
       "__grid_constant__ Params p) {\n"
       "const int t = ptx::tid_x(); const unsigned s = ptx::dynamic_shared(); (void)t; (void)s; (void)p;\n#line 1\n" +
@@ -74,7 +76,9 @@ class EmulatorTest : public ::testing::Test {
     device->fill(buffer_->data(), 0, 1024);
     KernelSource kernel{"test/kernel.cuh", "kernel", 1024, static_cast<int>(spec.block.x), {}};
     const auto module = device->load(compiler->compile(kernel, sources_of(body), "sm_90"));
-    const Params params{{}, static_cast<float*>(buffer_->data()), 256};
+    const auto other = device->allocate(64, 256);
+    device->fill(other->data(), 0, 64);
+    const Params params{{}, static_cast<float*>(buffer_->data()), 256, static_cast<float*>(other->data())};
     spec.shared_bytes = 1024;
     spec.params.resize(sizeof params);
     std::memcpy(spec.params.data(), &params, sizeof params);

@@ -85,6 +85,11 @@ TEST_F(EmulatorTest, GlobalOutOfBoundsNamesTheBuffer) {
   expect("ptx::st_global_f32(p.data + 256 + t, 1.0f);",
          {"global memory out of bounds", "past the end of data", "kernels/test/kernel.cuh:1", "st_global_f32"});
 }
+// The register knows which buffers there are, and not which of them a pointer was made from. Red zones lie between.
+TEST_F(EmulatorTest, APointerThatLandsInAnotherBufferIsNotFound) {
+  EXPECT_EQ(run("if (t == 0) ptx::st_global_f32(p.data + (p.other - p.data), 1.0f);"), "");
+  expect("if (t == 0) ptx::st_global_f32(p.data + (p.other - p.data) - 1, 1.0f);", {"global memory out of bounds"});
+}
 TEST_F(EmulatorTest, GlobalMisaligned) {
   expect("if (t == 0) ptx::st_global_v4(p.data + 1, {});", {"misaligned global memory access", "data + 4"});
 }
