@@ -12,10 +12,21 @@ namespace {
 
 using nlohmann::json;
 
+// Intervals of 0.2% around each speed-up; so many of them exclude 1.
+void set_races(json& part, std::vector<double> speedups) {
+  std::vector<double> lows, highs;
+  int alarms = 0;
+  for (const double speedup : speedups) {
+    lows.push_back(speedup - 0.001), highs.push_back(speedup + 0.001);
+    alarms += lows.back() > 1 || highs.back() < 1;
+  }
+  part["speedups"] = speedups, part["ci95_low"] = lows, part["ci95_high"] = highs, part["alarms"] = alarms;
+}
+
 json part(const char* name, double wanted, double held, double effect, const char* verdict) {
   json verdicts = {{"FASTER", 0}, {"SLOWER", 0}, {"SAME", 0}, {"INCONCLUSIVE", 0}};
   verdicts[verdict] = 20;
-  return {{"name", name},
+  json all = {{"name", name},
           {"passed", true},
           {"alpha", 0.05},
           {"margin", 0.03},
@@ -23,11 +34,11 @@ json part(const char* name, double wanted, double held, double effect, const cha
           {"planted_wanted", wanted},
           {"measured", effect},
           {"repeats", 20},
-          {"alarms", 1},
           {"launches_per_sample", 200},
-          {"speedups", std::vector<double>(20, 1 / (1 + effect))},
           {"verdicts", verdicts},
           {"failure", ""}};
+  set_races(all, std::vector<double>(20, 1 / (1 + effect)));
+  return all;
 }
 
 json honest() {
@@ -48,7 +59,9 @@ TEST(SelfTestFile, PassesByThePresentRule) {
 TEST(SelfTestFile, ThatDidNotPassSaysSo) {
   json document = honest();
   document["passed"] = document["results"][0]["passed"] = false;
-  document["results"][0]["alarms"] = 4;
+  std::vector<double> speedups(20, 1);
+  std::fill_n(speedups.begin(), 4, 1.002);
+  set_races(document["results"][0], speedups);
   const Verification v = verify_results_text(document.dump(), "f");
   EXPECT_TRUE(v.wrong.empty());
   EXPECT_EQ(v.reason, "it says itself that it did not pass: none; the other 2 of 3 parts pass by the present rule");
@@ -59,17 +72,20 @@ TEST(SelfTestFile, OfAnOlderRuleIsStaleWhereNothingWasPlanted) {
   for (json& one : old["results"]) {
     one.erase("planted_wanted");
     one.erase("measured");
+    one.erase("ci95_low");
+    one.erase("ci95_high");
   }
   Verification v = verify_results_text(old.dump(), "f");
   EXPECT_TRUE(v.fresh) << v.reason;
-  ASSERT_EQ(v.remarks.size(), 2U);
-  EXPECT_EQ(v.remarks[0], "3%: it does not say how much extra work its samples held");
+  ASSERT_EQ(v.remarks.size(), 5U);
+  EXPECT_EQ(v.remarks[0], "none: it does not keep the intervals that it counts");
+  EXPECT_EQ(v.remarks[2], "3%: it does not say how much extra work its samples held");
   old["results"][2]["speedups"] = std::vector<double>(20, 1 / 1.0004);
   v = verify_results_text(old.dump(), "f");
   EXPECT_FALSE(v.fresh);
   EXPECT_TRUE(v.wrong.empty());
   ASSERT_EQ(v.stale.size(), 1U);
-  EXPECT_EQ(v.remarks.size(), 2U) << "that it was planted is only what was asked for";
+  EXPECT_EQ(v.remarks.size(), 5U) << "that it was planted is only what was asked for";
   EXPECT_EQ(v.stale[0].name, "0.5%");
   EXPECT_NE(v.reason.find("passed by an older rule"), std::string::npos) << v.reason;
   EXPECT_NE(v.reason.find("the races found 0.04%"), std::string::npos) << v.reason;
@@ -84,7 +100,15 @@ TEST(SelfTestFile, SaysNothingThatItsRacesDoNotGive) {
   };
   EXPECT_NE(wrong_of([](json& d) { d["results"][2]["planted"] = 0.0; }).find("it says that it passed, and did not"),
             std::string::npos);
-  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["alarms"] = 3; }).find("3 of 20 races found a difference"),
+  EXPECT_NE(wrong_of([](json& d) {
+              set_races(d["results"][0], std::vector<double>(20, 1.002));
+              d["results"][0].erase("measured");
+            }).find("20 of 20 races found a difference"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["alarms"] = 3; }).find("counts 3 alarms"), std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["ci95_low"][4] = 1.0005; }).find("its races give 1 alarms"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["ci95_low"].erase(0); }).find("19 a lower and 20 an upper end"),
             std::string::npos);
   EXPECT_NE(wrong_of([](json& d) { d["results"][1]["measured"] = 0.03; }).find("its races give 0.031"),
             std::string::npos);
