@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "lab/compare/crosscheck_tools.h"
+#include "lab/record/machine.h"
 
 namespace flashcore::cli {
 
@@ -95,8 +96,14 @@ CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& devi
       .python = options.python,
       .seconds = *parse_duration(options.seconds)};
   if (on_gpu) judge(time_by_ncu(question, compiled_candidate(candidate, named.problem, limits)));
-  const ToolAnswers answers = ask_python(question);
-  for (const MethodReading& reading : answers.methods) judge(reading);
+  const LoadMeter load;
+  ToolAnswers answers = ask_python(question);
+  MachineReading machine;
+  if (!on_gpu) load.read(machine);
+  for (MethodReading& reading : answers.methods) {
+    reading.others_busy = machine.others_busy;
+    judge(reading);
+  }
   for (const MatmulReading& reading : answers.matmuls)
     result.ceilings.push_back(judge_ceiling(reading, times.ceilings));
   return result;

@@ -170,6 +170,18 @@ TEST(Crosscheck, ABusyMachineJudgesNoSmallDisagreement) {
   EXPECT_EQ(judge_method(busy, method(300), 0.02).agreement, Agreement::kDisagrees);
 }
 
+// A tool runs after the engine's rounds, and others may have begun meanwhile: that makes it slower, never faster.
+TEST(Crosscheck, AMachineThatWasBusyWhileAToolRanJudgesNoSlowness) {
+  MethodReading slow = method(190), fast = method(50);
+  slow.others_busy = fast.others_busy = 1.2;
+  const MethodVerdict verdict = judge_method(engine(), slow, 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kNotJudged);
+  EXPECT_NE(verdict.cause.find("1.2 cores busy"), std::string::npos) << verdict.cause;
+  EXPECT_EQ(judge_method(engine(), fast, 0.02).agreement, Agreement::kDisagrees);
+  slow.others_busy = 0.1;
+  EXPECT_EQ(judge_method(engine(), slow, 0.02).agreement, Agreement::kDisagrees);
+}
+
 // Drift that both met cancels: taken apart from each other these two would be noise.
 TEST(Crosscheck, InterleavedTimesAreJudgedRoundByRound) {
   EngineReading e = engine();

@@ -87,14 +87,15 @@ std::string likely_cause(const EngineReading& engine, const MethodReading& metho
 // Who is made to wait for a core takes that into its time. Of two that took turns it is the one with long samples, for
 // the engine's median of short ones leaves waits out; of two that ran one after the other it may be either.
 std::string busy_cause(const EngineReading& engine, const MethodReading& method, const Interval& ratio) {
-  const double least = method.interleaved ? 1 : 1 / kBusyFactor;
+  const double least = method.interleaved || engine.others_busy < kBusyCores ? 1 : 1 / kBusyFactor;
   const double own_us = median(method.cold ? engine.cold_us : engine.warm_us);
   const bool beyond_waiting = median(method.times_us) - own_us > kBusyTurnsUs + own_us;
-  if (engine.others_busy < kBusyCores || beyond_waiting || ratio.low < least) return "";
+  const double others = std::max(engine.others_busy, method.others_busy);
+  if (others < kBusyCores || beyond_waiting || ratio.low < least) return "";
   return fmt::format(
       "the machine was busy: other programs kept up to {:.1f} cores busy, and waiting for a core lies "
       "inside a time; a quiet machine would tell",
-      engine.others_busy);
+      others);
 }
 
 json interval_json(const Interval& i) { return {{"estimate", i.estimate}, {"ci95", {i.low, i.high}}}; }
@@ -204,6 +205,7 @@ json crosscheck_json(const CrosscheckResult& r) {
                        {"in_process", m.reading.in_process},
                        {"interleaved", m.reading.interleaved},
                        {"clock_mhz", m.reading.clock_mhz},
+                       {"others_busy", m.reading.others_busy >= 0 ? json(m.reading.others_busy) : json()},
                        {"time_us", times_json(m.reading.times_us)},
                        {"ratio", m.ratio.estimate > 0 ? interval_json(m.ratio) : json()},
                        {"agreement", m.agreement},

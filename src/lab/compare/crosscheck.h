@@ -37,6 +37,7 @@ struct MethodReading {
   int launches = 0;          // of a loop that is timed as a whole; 0: it is none
   double around_us = 0;      // what a loop takes beside its launches: it begins, and waits for the device
   double clock_mhz = 0;      // 0: not known
+  double others_busy = -1;   // as the engine's, while it ran by itself; below 0: not known, or in its rounds
   std::string why_not = {};  // there are no times: what was lost
 };
 
