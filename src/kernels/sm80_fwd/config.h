@@ -82,11 +82,13 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // Fitted to ten operations, documents, prefixes, boolean tensors and biases. The operands of a score's function and
   // of a mask's are on their way together.
   const int both = t.score_expression && t.mask_expression && c.block_n > 32 ? 40 + fragments * c.block_n / 4 : 0;
+  // A mask's function beside softcap or slopes, kept from tile to tile (a fuzzer drew it).
+  const int masked_scores = c.persistent && t.mask_expression && transforms_scores(t) ? 16 : 0;
   const int expressions = has_expression(t) ? 16 + fragments * c.block_n / (acc_s > 64 ? 5 : 8) + both : 0;
   // Beside the widest O even a little more is too much (a fuzzer drew a boolean tensor, and a paged cache). Blocks of
   // 32 keys are the least there are: without them there would be no such problems.
   const int wide = is_widest && (t.ragged || has_expression(t)) && c.block_n > 32 ? 8 : 0;
-  return acc_o + acc_s + q + copies + tile_loop + band + ragged + expressions + wide + fragments * 10 + 50;
+  return acc_o + acc_s + q + copies + tile_loop + band + ragged + expressions + masked_scores + wide + fragments * 10 + 50;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
@@ -97,8 +99,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
     return "shared memory of the Q tile and the K/V ring exceeds the device's limit per CTA";
   // Of a bias the elements of all keys of a block are on their way together.
-  if (t.score_expression && c.block_n > 96)
-    return "blocks of more than 96 keys leave too few registers for a score function of the user's own";
+  if ((t.score_expression || (t.mask_expression && transforms_scores(t))) && c.block_n > 96)
+    return "blocks of more than 96 keys leave too few registers for a score function of the user's own, and for a mask "
+           "function beside softcap or ALiBi";
   if (t.ragged && has_expression(t) && c.block_n > 64)
     return "blocks of more than 64 keys leave too few registers for functions of the user's own in a ragged batch";
   // 1 KB of each CTA's shared memory is the system's.

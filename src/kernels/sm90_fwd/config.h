@@ -131,6 +131,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (t.mask_expression && (c.num_consumers > 3 || (c.num_consumers == 3 && c.num_stages > 2)))
     return "the producer beside three consumers has too few registers for a mask function's lists and more than two "
            "stages, beside four for any";
+  if (t.mask_expression && c.num_consumers == 3 && c.q_stages == 2 && c.scheduler == Scheduler::kCounter)
+    return "the producer beside three consumers has too few registers for a mask function's lists, a second Q stage "
+           "and a counter of tiles";
   if (t.mask_expression && c.num_consumers == 2 && c.block_n > 112 && (t.bounded_left || c.num_stages > 2))
     return "blocks of more than 112 keys leave too few registers for a mask function beside a window, or with more "
            "than "
