@@ -21,10 +21,10 @@ enum class Pattern {
   kLongTail,     // one key holds most of each row's weight, the rest is spread over all others, and v has a mean: what
                  // drops small weights shows
   kNonFinite,    // N(0,1) with NaN, +inf and -inf on purpose in single rows of q and k, and some sinks
-  kExtreme,      // logits in the thousands to tens of thousands, and o far from 1: in the thousands to tens of thousands
-                 // in fp16, about 2^40 and (every other head) 2^-40 in types with that range; but of 8 bits: what clamps
-                 // scores or outputs shows
-  kPositive,     // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
+  kExtreme,   // logits in the thousands to tens of thousands, and o far from 1: in the thousands to tens of thousands
+              // in fp16, about 2^40 and (every other head) 2^-40 in types with that range; but of 8 bits: what clamps
+              // scores or outputs shows
+  kPositive,  // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
 };
 const std::vector<Pattern>& all_patterns();
 // Those that a problem is judged on: all, but kPositive of 8 bits only, whose sums alone are cut off that much.

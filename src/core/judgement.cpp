@@ -119,7 +119,8 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
       error.max_abs = std::max(error.max_abs, std::abs(difference));
       row_sum += difference;
       row_along += difference * reference.o[at];
-      if (std::isfinite(norms.row[at_row])) groups.add(at_row, static_cast<std::size_t>(d), difference * reference.o[at]);
+      if (std::isfinite(norms.row[at_row]))
+        groups.add(at_row, static_cast<std::size_t>(d), difference * reference.o[at]);
       row += difference * difference;
       ++row_values;
     }

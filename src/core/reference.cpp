@@ -355,7 +355,8 @@ void scatter(const std::vector<Value>& from, const std::vector<std::int64_t>& ou
 // Of the head of its batch entry. Rows of a ragged batch are in the order of their sample, or of head and row.
 void limit_scales(const Problem& problem, const RowSample& rows, Reference& reference) {
   std::vector<std::int32_t> heads;
-  const std::int64_t of_head = reference.rows / std::max<std::int64_t>(1, problem.heads_q * (problem.ragged() ? 1 : problem.batch));
+  const std::int64_t of_head =
+      reference.rows / std::max<std::int64_t>(1, problem.heads_q * (problem.ragged() ? 1 : problem.batch));
   for (std::int64_t row = 0; row < reference.rows; ++row) {
     const auto at = static_cast<std::size_t>(row);
     const std::int64_t head = rows.all ? row / of_head : rows.rows[at].batch * problem.heads_q + rows.rows[at].head;
@@ -393,9 +394,8 @@ Reference of_sequences(const Problem& problem, const std::vector<SequenceLengths
 
 Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, int threads) {
   check_inputs(problem, inputs);
-  Reference reference = problem.ragged()
-                            ? of_sequences(problem, problem.sequences(), inputs, rows, false, threads)
-                            : ReferenceRun(problem, inputs, make_tasks(problem, rows), false).run(threads);
+  Reference reference = problem.ragged() ? of_sequences(problem, problem.sequences(), inputs, rows, false, threads)
+                                         : ReferenceRun(problem, inputs, make_tasks(problem, rows), false).run(threads);
   limit_scales(problem, rows, reference);
   return reference;
 }

@@ -13,9 +13,7 @@ namespace {
 struct GroupSum {
   double systematic = 0, variance = 0, alike = 0;
   SignedSum rounded;
-  double limit(double z) const {
-    return std::max(systematic, rounded.largest()) + z * (std::sqrt(variance) + alike);
-  }
+  double limit(double z) const { return std::max(systematic, rounded.largest()) + z * (std::sqrt(variance) + alike); }
 };
 
 }  // namespace
@@ -27,7 +25,8 @@ ScaleLimits limit_scales(const Problem& problem, std::vector<std::int32_t> group
   const DType dtype = problem.output_dtype();
   const Precision output = precision_of(dtype);
   const std::int64_t columns = problem.head_dim_v;
-  std::vector<GroupSum> heads(1 + static_cast<std::size_t>(*std::max_element(group_of_row.begin(), group_of_row.end())));
+  std::vector<GroupSum> heads(1 +
+                              static_cast<std::size_t>(*std::max_element(group_of_row.begin(), group_of_row.end())));
   std::vector<GroupSum> by_column(static_cast<std::size_t>(columns));
   for (std::size_t row = 0; row < group_of_row.size(); ++row) {
     const double* values = &o[row * static_cast<std::size_t>(columns)];

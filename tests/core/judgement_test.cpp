@@ -19,10 +19,11 @@ struct Judged {
   std::string print() const {
     return fmt::format(
         "rel {:.3g} <= {:.3g}, row {:.3g} <= {:.3g}, lse {:.3g} <= {:.3g}, scale {:.3g} <= {:.3g}, share of the scale "
-        "of a head or column {:.3g}, of a row {:.3g}, bias {:.3g} <= {:.3g}, lse bias {:.3g} <= {:.3g}, lse rms {:.3g} <= {:.3g}, nonfinite {}, row {}",
+        "of a head or column {:.3g}, of a row {:.3g}, bias {:.3g} <= {:.3g}, lse bias {:.3g} <= {:.3g}, lse rms {:.3g} "
+        "<= {:.3g}, nonfinite {}, row {}",
         error.rel, bound.rel, error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs, bound.lse_max_abs,
-        error.scale, bound.scale, error.scale_share, error.row_share, error.bias, bound.bias, error.lse_bias, bound.lse_bias, error.lse_rms, bound.lse_rms,
-        error.nonfinite, error.first_bad_row);
+        error.scale, bound.scale, error.scale_share, error.row_share, error.bias, bound.bias, error.lse_bias,
+        bound.lse_bias, error.lse_rms, bound.lse_rms, error.nonfinite, error.first_bad_row);
   }
 };
 

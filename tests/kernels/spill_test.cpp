@@ -55,6 +55,13 @@ Problem draw_paged_problem(std::mt19937_64& random, const std::vector<DType>& dt
   return problem;
 }
 
+// The same of packed sequences.
+Problem draw_packed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_paged_problem(random, dtypes);
+  problem.page_size = 0;
+  return problem;
+}
+
 // Of caches of 8 bits beside 16-bit queries: dense, packed or in pages.
 Problem draw_quantised_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
   Problem problem = draw_paged_problem(random, dtypes);
@@ -142,6 +149,8 @@ void expect_no_spills(const Family& family, Problem (*draw)(std::mt19937_64&, co
 TEST_P(Spill, NoAcceptedConfigSpills) { expect_no_spills(family_by_name(GetParam()), draw_problem); }
 
 TEST(SpillPaged, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_paged_problem); }
+TEST(SpillPacked, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_packed_problem); }
+TEST(SpillPacked, NoAcceptedConfigOfSm90) { expect_no_spills(family_by_name("sm90_fwd"), draw_packed_problem); }
 TEST(SpillPaged, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_paged_problem);
 }
@@ -173,10 +182,12 @@ TEST(SpillWidest, NoneOfTheConfigsWithTheWidestOutput) {
   const Problem narrow = Problem::parse("b1_h8_s512_d64_dv256_bf16"), wide = Problem::parse("b1_h8_s512_d256_bf16");
   const Problem odd = Problem::parse("b1_h8_s512_d96_dv256_bf16");
   int accepted = 0;
-  for (const Problem& problem : {narrow, wide, odd}) {
+  // Packed sequences in a window are what a default config spilled for.
+  const Problem packed = Problem::parse("b2_h8_s512_d256_bf16_causal_wl100_raggedfull");
+  for (const Problem& problem : {narrow, wide, odd, packed}) {
     for (const char* rest : {"persistent=1,block_n=32,q_in_registers=1", "persistent=1,block_n=96,q_in_registers=0",
                              "persistent=1,block_n=32,q_in_registers=0", "persistent=0,block_n=64,q_in_registers=1",
-                             "persistent=0,block_n=32,q_in_registers=0"}) {
+                             "persistent=0,block_n=32,q_in_registers=0", "persistent=0,block_n=64,q_in_registers=0"}) {
       const ConfigValues config =
           family.space().parse(fmt::format("block_m=32,num_warps=2,num_stages=2,ctas_per_sm=1,{}", rest),
                                family.default_config(problem, limits), family.name());

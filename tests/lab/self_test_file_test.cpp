@@ -26,17 +26,10 @@ void set_races(json& part, std::vector<double> speedups) {
 json part(const char* name, double wanted, double held, double effect, const char* verdict) {
   json verdicts = {{"FASTER", 0}, {"SLOWER", 0}, {"SAME", 0}, {"INCONCLUSIVE", 0}};
   verdicts[verdict] = 20;
-  json all = {{"name", name},
-          {"passed", true},
-          {"alpha", 0.05},
-          {"margin", 0.03},
-          {"planted", held},
-          {"planted_wanted", wanted},
-          {"measured", effect},
-          {"repeats", 20},
-          {"launches_per_sample", 200},
-          {"verdicts", verdicts},
-          {"failure", ""}};
+  json all = {{"name", name},         {"passed", true},  {"alpha", 0.05},
+              {"margin", 0.03},       {"planted", held}, {"planted_wanted", wanted},
+              {"measured", effect},   {"repeats", 20},   {"launches_per_sample", 200},
+              {"verdicts", verdicts}, {"failure", ""}};
   set_races(all, std::vector<double>(20, 1 / (1 + effect)));
   return all;
 }

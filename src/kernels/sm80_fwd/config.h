@@ -88,7 +88,8 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // Beside the widest O even a little more is too much (a fuzzer drew a boolean tensor, and a paged cache). Blocks of
   // 32 keys are the least there are: without them there would be no such problems.
   const int wide = is_widest && (t.ragged || has_expression(t)) && c.block_n > 32 ? 8 : 0;
-  return acc_o + acc_s + q + copies + tile_loop + band + ragged + expressions + masked_scores + wide + fragments * 10 + 50;
+  return acc_o + acc_s + q + copies + tile_loop + band + ragged + expressions + masked_scores + wide + fragments * 10 +
+         50;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
@@ -104,6 +105,10 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
            "function beside softcap or ALiBi";
   if (t.ragged && has_expression(t) && c.block_n > 64)
     return "blocks of more than 64 keys leave too few registers for functions of the user's own in a ragged batch";
+  // Whatever the block: a fuzzer drew it.
+  if (t.ragged && !t.paged && t.bounded_left && t.bounded_right && padded_dim(t.head_dim_v) > 224 && c.num_stages > 1)
+    return "more than one stage leaves too few registers for a ragged batch's windows of both sides beside the widest "
+           "O";
   // 1 KB of each CTA's shared memory is the system's.
   if (c.ctas_per_sm * (smem_bytes(c, t) + 1024) > limits.shared_bytes_per_multiprocessor)
     return "ctas_per_sm CTAs do not fit the shared memory of one SM";

@@ -33,11 +33,11 @@ struct AaResult {
   int alarms = 0;   // intervals that exclude 1: of A against A, `alpha` of them should
   int faster = 0, slower = 0, same = 0, inconclusive = 0;  // verdicts at the margin
   int launches_per_sample = 0;
-  double planted = 0;           // share of extra work that the timed samples really held
-  double seconds = 0;           // all of it
-  std::vector<double> effects;        // speed-up of each repeat
-  std::vector<double> lows, highs;    // and its 95% interval; none in files of before these were kept
-  std::string failure;  // why it ended early; empty if it did not
+  double planted = 0;               // share of extra work that the timed samples really held
+  double seconds = 0;               // all of it
+  std::vector<double> effects;      // speed-up of each repeat
+  std::vector<double> lows, highs;  // and its 95% interval; none in files of before these were kept
+  std::string failure;              // why it ended early; empty if it did not
   // The median over the repeats of how much longer the side with the planted work took: 0.03 is 3%.
   double measured() const;
   // Why the planted work cannot be said to be what was measured, in words; empty if it can. `wanted`: the share that

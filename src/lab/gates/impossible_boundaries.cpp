@@ -41,8 +41,8 @@ using Int32s = std::vector<std::int32_t>;
 struct ImpossibleBoundaries {
   const char* what;
   Int32s q, kv;
-  std::set<std::size_t> bad;       // sequences whose rows are NaN
-  bool last_has_rows = true;       // that are within the tensor: else nothing of it is written
+  std::set<std::size_t> bad;  // sequences whose rows are NaN
+  bool last_has_rows = true;  // that are within the tensor: else nothing of it is written
   bool others_have_keys = true;
 };
 
@@ -114,11 +114,13 @@ std::optional<CallFault> check_impossible_boundaries(const JudgedCall& call, nlo
   const std::vector<ImpossibleBoundaries> all = impossible_boundaries(call.problem);
   for (const ImpossibleBoundaries& each : all) {
     device_q.store(each.q), device_kv.store(each.kv);
-    const Reference reference = without_sequences(
-        call.problem, each.others_have_keys ? call.oracle.reference : without_keys(call), call.oracle.rows, own, each.bad);
+    const Reference reference =
+        without_sequences(call.problem, each.others_have_keys ? call.oracle.reference : without_keys(call),
+                          call.oracle.rows, own, each.bad);
     // Fewer rows average less: the bound of all would be too small for them.
-    if (auto found = judge(reference, error_bound(call.problem, reference), fmt::format("with boundaries of {} ", each.what),
-                           each.last_has_rows ? own.q.back() : own.q[own.q.size() - 2]))
+    if (auto found =
+            judge(reference, error_bound(call.problem, reference), fmt::format("with boundaries of {} ", each.what),
+                  each.last_has_rows ? own.q.back() : own.q[own.q.size() - 2]))
       return found;
   }
   device_q.store(q), device_kv.store(kv);

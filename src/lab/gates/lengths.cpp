@@ -111,7 +111,8 @@ class UsedLaunch {
   // The set's again, for the launch that was bound.
   void make_possible() {
     for (const std::size_t s : bad_) {
-      rows_[s] = static_cast<std::int32_t>(set_.sequences[s].q), keys_[s] = static_cast<std::int32_t>(set_.sequences[s].kv);
+      rows_[s] = static_cast<std::int32_t>(set_.sequences[s].q),
+      keys_[s] = static_cast<std::int32_t>(set_.sequences[s].kv);
       spoiled_[s] = set_.sequences[s];
     }
     bad_.clear();
@@ -123,10 +124,9 @@ class UsedLaunch {
     call_.operands.upload(inputs);
     bind();
     AttentionOutputs outputs = launch_once(call_.device, call_.operands, *launch_);
-    const std::string where =
-        fmt::format("with {}{}{} of sequences of {} rows and keys{} ", gives_rows_ ? "seqused_q" : "",
-                    gives_rows_ && gives_keys_ ? " and " : "", gives_keys_ ? "seqused_kv" : "",
-                    print_lengths(set_.sequences), what);
+    const std::string where = fmt::format("with {}{}{} of sequences of {} rows and keys{} ",
+                                          gives_rows_ ? "seqused_q" : "", gives_rows_ && gives_keys_ ? " and " : "",
+                                          gives_keys_ ? "seqused_kv" : "", print_lengths(set_.sequences), what);
     if (const auto name = is_on(Check::kRedZones) ? call_.operands.broken_red_zone() : std::nullopt)
       return CallFault{Check::kUsedLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
     if (is_on(Check::kPoison) && unused_rows_written(outputs, from_, to_))

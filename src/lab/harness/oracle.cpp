@@ -263,8 +263,8 @@ double share_of_bound(const OutputError& error, const ErrorBound& bound) {
   for (const double s : {share(error.rel, bound.rel), share(error.worst_row_rel, bound.worst_row_rel),
                          share(error.row_share, bound.row_share), share(error.lse_max_abs, bound.lse_max_abs),
                          share(std::abs(error.scale), bound.scale), share(error.scale_share, bound.scale_share),
-                         share(std::abs(error.bias), bound.bias),
-                         share(std::abs(error.lse_bias), bound.lse_bias), share(error.lse_rms, bound.lse_rms)})
+                         share(std::abs(error.bias), bound.bias), share(std::abs(error.lse_bias), bound.lse_bias),
+                         share(error.lse_rms, bound.lse_rms)})
     largest = std::isnan(s) ? infinity : std::max(largest, s);
   return largest;
 }
