@@ -34,8 +34,9 @@ constexpr double kPairsOfEmulatedBlock = 16 * 64;
 // How far `outputs` are from `before`, o times `factor`. Only norms: what is judged is whether it is another result.
 OutputError distance(const JudgedCall& call, double factor, const AttentionOutputs& outputs) {
   Reference expected = call.oracle.reference;
-  expected.budgets.clear(),
-      expected.scale_limits = {};  // what rounding allows is of the reference, not of another output
+  // What rounding allows is of the reference, not of another output.
+  expected.budgets.clear();
+  expected.scale_limits = {};
   const std::vector<float> o = gather_rows(call.outputs.o, call.oracle.rows),
                            lse = gather_lse(call.problem, call.outputs.lse, call.oracle.rows);
   for (std::size_t i = 0; i < o.size(); ++i) expected.o[i] = factor * static_cast<double>(o[i]);
