@@ -90,6 +90,9 @@ struct ErrorBound {
   double lse_rms = std::numeric_limits<double>::infinity();
 };
 
+// The scale_limits of a reference whose rows were changed; their groups stay.
+void limit_scales(const Problem& problem, Reference& reference);
+
 // `o` and `lse`: values of the chosen rows as stored by the kernel (o already converted from its dtype).
 OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o,
                     const std::vector<float>& lse);

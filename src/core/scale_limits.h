@@ -15,7 +15,7 @@ namespace flashcore {
 // Of sums of (o - ref) * ref over the rows of a head (of a batch entry), and over all rows of a column. Empty for fp32,
 // whose outputs are not rounded: the norms say all there is.
 struct ScaleLimits {
-  std::vector<std::int32_t> group_of_row;  // its head, counted over those that the rows are of
+  std::vector<std::int32_t> group_of_row;  // batch entry * heads_q + head; of a ragged batch its head
   std::vector<double> of_head, of_column;
 };
 

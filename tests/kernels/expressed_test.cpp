@@ -15,7 +15,7 @@ constexpr const char* kCandidates[] = {
     "sm80_fwd:block_m=64,block_n=48,num_warps=4,num_stages=1",
     "sm80_fwd:block_m=32,block_n=32,num_warps=2,num_stages=3,persistent=1",
     "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,scheduler=1",
-    "sm90_fwd:num_consumers=3,block_n=48,num_stages=2,scheduler=2",
+    "sm90_fwd:num_consumers=3,block_n=48,num_stages=2,scheduler=2,q_stages=1",
     "sm90_fwd:num_consumers=1,block_n=64,num_stages=2,ping_pong=0,scheduler=0,q_stages=1",
 };
 

@@ -31,35 +31,37 @@ constexpr double kFlopsOfEmulatedRepeats = 1e7;
 // short sequences took 1.2 s a launch and were counted as nothing.
 constexpr double kPairsOfEmulatedBlock = 16 * 64;
 
-// How far `outputs` are from `before`, o times `factor`. Only norms: what is judged is whether it is another result.
-OutputError distance(const JudgedCall& call, double factor, const AttentionOutputs& outputs) {
+// How far `outputs` are from what was there before v was replaced. Only norms: what is judged is whether it is another
+// result.
+OutputError distance(const JudgedCall& call, const ReplacedValues& replaced, const AttentionOutputs& outputs) {
   Reference expected = call.oracle.reference;
   // What rounding allows is of the reference, not of another output.
   expected.budgets.clear();
   expected.scale_limits = {};
   const std::vector<float> o = gather_rows(call.outputs.o, call.oracle.rows),
                            lse = gather_lse(call.problem, call.outputs.lse, call.oracle.rows);
-  for (std::size_t i = 0; i < o.size(); ++i) expected.o[i] = factor * static_cast<double>(o[i]);
+  for (std::size_t i = 0; i < o.size(); ++i) expected.o[i] = replaced.factor * static_cast<double>(o[i]);
+  const auto columns = static_cast<std::ptrdiff_t>(call.problem.head_dim_v);
+  if (replaced.columns_reversed)
+    for (auto row = expected.o.begin(); row != expected.o.end(); row += columns) std::reverse(row, row + columns);
   expected.lse.assign(lse.begin(), lse.end());
   return compare_sample(call.problem, expected, call.oracle.rows, outputs);
 }
 
-// v doubled gives o doubled, exactly (of 8 bits: negated, negated): other content at the same addresses, whose result
-// needs no second reference. An output kept from the last call by address shows.
+// v doubled gives o doubled, exactly (of 8 bits: negated, negated; of int8: backwards, backwards): other content at the
+// same addresses, whose result needs no second reference. An output kept from the last call by address shows.
 std::optional<CallFault> check_changed_content(const JudgedCall& call) {
-  // 128 is no int8. Such caches have factors, and check_further_operands changes V as well.
-  if (call.problem.cache_dtype() == DType::kInt8) return std::nullopt;
   // Other checks may have used other addresses since: who keeps results by address is to have this one's at hand.
   (void)launch_once(call.device, call.operands, call.launch);
-  AttentionInputs replaced = call.oracle.inputs;
-  const double factor = replace_values(replaced.v);
-  call.operands.upload(replaced);
-  const OutputError error = distance(call, factor, launch_once(call.device, call.operands, call.launch));
+  AttentionInputs inputs = call.oracle.inputs;
+  const ReplacedValues replaced = replace_values(inputs.v);
+  call.operands.upload(inputs);
+  const OutputError error = distance(call, replaced, launch_once(call.device, call.operands, call.launch));
   if (within_norms(error, call.oracle.bound)) return std::nullopt;
   return CallFault{Check::kChangedContent,
-                   fmt::format("v {} at the same addresses did not {} o; a result of other inputs? {}",
-                               factor == 2 ? "doubled" : "negated", factor == 2 ? "double" : "negate",
-                               describe_error(error, call.oracle.bound))};
+                   fmt::format("with v {} at the same addresses, o was not {}; a result of "
+                               "other inputs? {}",
+                               replaced.did(), replaced.did(), describe_error(error, call.oracle.bound))};
 }
 
 // Operands beside q, k, v and lengths, of which a launch or bind() may keep something: a list of blocks, a page, a
@@ -116,7 +118,7 @@ std::optional<CallFault> check_earlier_result(const JudgedCall& call) {
 std::optional<CallFault> check_fresh_pointers(const JudgedCall& call) {
   Operands fresh(call.device, call.problem);
   fresh.upload(call.oracle.inputs);
-  const OutputError error = distance(call, 1, launch_once(call.device, fresh, call.loaded.bind(fresh.args())));
+  const OutputError error = distance(call, {}, launch_once(call.device, fresh, call.loaded.bind(fresh.args())));
   if (within_norms(error, call.oracle.bound)) return std::nullopt;
   return CallFault{Check::kFreshPointers, "the same inputs at other addresses gave other outputs: " +
                                               describe_error(error, call.oracle.bound)};

@@ -31,6 +31,7 @@ Reference without_sequences(const PlacedProblem& problem, const Reference& refer
                 std::numeric_limits<double>::quiet_NaN());
     others.lse[i] = std::numeric_limits<double>::quiet_NaN();
   }
+  limit_scales(problem, others);
   return others;
 }
 
@@ -101,12 +102,16 @@ std::optional<CallFault> check_impossible_boundaries(const JudgedCall& call, nlo
   if (!call.problem.paged()) args.cu_seqlens_kv = device_kv.data();
   const Launch launch = call.loaded.bind(args);
   const auto judge = [&](const Reference& reference, const ErrorBound& bound, const std::string& where,
-                         std::int64_t first_unwritten) -> std::optional<CallFault> {
+                         std::int64_t first_unwritten, const std::set<std::size_t>& bad) -> std::optional<CallFault> {
     const AttentionOutputs outputs = launch_once(call.device, call.operands, launch);
     if (const auto name = is_on(Check::kRedZones) ? call.operands.broken_red_zone() : std::nullopt)
       return CallFault{Check::kLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
     if (is_on(Check::kPoison) && rows_written(outputs, first_unwritten, own.q.back()))
       return CallFault{Check::kLengths, where + "it wrote rows that no sequence has"};
+    // NaN is what the outputs hold before a launch, too.
+    for (const std::size_t sequence : bad)
+      if (is_on(Check::kPoison) && rows_left(outputs, own.q[sequence], std::min(own.q[sequence + 1], first_unwritten)))
+        return CallFault{Check::kLengths, where + fmt::format("it wrote nothing to rows of sequence {}", sequence)};
     const OutputError error = compare_sample(call.problem, reference, call.oracle.rows, outputs);
     if (is_right(error, bound)) return std::nullopt;
     return CallFault{Check::kLengths, where + "it is wrong: " + describe_error(error, bound)};
@@ -120,12 +125,15 @@ std::optional<CallFault> check_impossible_boundaries(const JudgedCall& call, nlo
     // Fewer rows average less: the bound of all would be too small for them.
     if (auto found =
             judge(reference, error_bound(call.problem, reference), fmt::format("with boundaries of {} ", each.what),
-                  each.last_has_rows ? own.q.back() : own.q[own.q.size() - 2]))
+                  each.last_has_rows ? own.q.back() : own.q[own.q.size() - 2], each.bad))
+      return found;
+    device_q.store(q), device_kv.store(kv);
+    if (auto found = judge(call.oracle.reference, call.oracle.bound, fmt::format("after boundaries of {} ", each.what),
+                           own.q.back(), {}))
       return found;
   }
-  device_q.store(q), device_kv.store(kv);
   evidence["impossible_boundaries"] = all.size();
-  return judge(call.oracle.reference, call.oracle.bound, "after boundaries that no sequence can have ", own.q.back());
+  return std::nullopt;
 }
 
 }  // namespace flashcore

@@ -131,6 +131,10 @@ class UsedLaunch {
       return CallFault{Check::kUsedLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
     if (is_on(Check::kPoison) && unused_rows_written(outputs, from_, to_))
       return CallFault{Check::kUsedLengths, where + "it wrote rows that are not used"};
+    // NaN is what the outputs hold before a launch, too.
+    for (const std::size_t sequence : bad_)
+      if (is_on(Check::kPoison) && rows_left(outputs, from_.q[sequence], from_.q[sequence + 1]))
+        return CallFault{Check::kUsedLengths, where + fmt::format("it wrote nothing to rows of sequence {}", sequence)};
     pack_rows(outputs, from_, to_);
     const Reference others = without_sequences(call_.problem, set_.reference, set_.rows, to_, bad_);
     // Fewer rows average less: the bound of all would be too small for them.
@@ -178,6 +182,13 @@ std::optional<CallFault> check_impossible_lengths(const JudgedCall& call, const 
                    [&](std::size_t a, std::size_t b) { return set.sequences[a].q > set.sequences[b].q; });
   const std::vector<SequenceLengths> own = call.problem.sequences();
   UsedLaunch launch(call, set);
+  const auto judge = [&](const std::string& what) {
+    launches += 2;
+    std::optional<CallFault> found = launch.judge(", and " + what + ",");
+    if (found) return found;
+    launch.make_possible();
+    return launch.judge(", after " + what + ",");
+  };
   launch.make_impossible(of_rows[0], std::nullopt,
                          1 + (call.problem.paged() ? call.problem.seqlen_kv : own[of_rows[0]].kv));
   std::string what = fmt::format("more keys than sequence {} can have", of_rows[0]);
@@ -185,17 +196,14 @@ std::optional<CallFault> check_impossible_lengths(const JudgedCall& call, const 
     launch.make_impossible(of_rows[1], std::nullopt, -1);
     what += fmt::format(" and -1 keys of sequence {}", of_rows[1]);
   }
-  launches += 3;
-  if (auto found = launch.judge(", and " + what + ",")) return found;
-  launch.make_possible();
-  if (auto found = launch.judge(", after " + what + ",")) return found;
+  if (auto found = judge(what)) return found;
   launch.make_impossible(of_rows[0], -1, std::nullopt);
   what = fmt::format("-1 rows of sequence {}", of_rows[0]);
   if (of_rows.size() > 1) {
     launch.make_impossible(of_rows[1], own[of_rows[1]].q + 1, std::nullopt);
     what += fmt::format(" and more rows than sequence {} can have", of_rows[1]);
   }
-  return launch.judge(", and " + what + ",");
+  return judge(what);
 }
 
 }  // namespace

@@ -156,19 +156,29 @@ AttentionInputs varied_inputs(const AttentionInputs& inputs, std::uint64_t varia
   return varied;
 }
 
-double replace_values(HostTensor& tensor) {
-  // Twice the largest of 8 bits is no number any more.
-  const float factor = size_of(tensor.dtype) == 1 ? -1.0f : 2.0f;
+std::string_view ReplacedValues::did() const {
+  return columns_reversed ? "reversed" : factor == 2 ? "doubled" : "negated";
+}
+
+ReplacedValues replace_values(HostTensor& tensor) {
+  ReplacedValues replaced;
+  // Twice the largest of 8 bits is no number any more, and -128 of int8 has no negative.
+  if (tensor.dtype == DType::kInt8) replaced.columns_reversed = true;
+  else replaced.factor = size_of(tensor.dtype) == 1 ? -1 : 2;
   const TensorLayout& l = tensor.layout;
   parallel_for(l.batch * l.heads, 0, [&](std::int64_t bh) {
     for (std::int64_t row = 0; row < l.rows; ++row) {
       const std::int64_t first = l.offset(bh / l.heads, bh % l.heads, row);
-      for (std::int64_t c = 0; c < l.columns; ++c)
-        store_element(tensor.dtype, tensor.data.data(), first + c,
-                      factor * load_element(tensor.dtype, tensor.data.data(), first + c));
+      if (replaced.columns_reversed)  // of bytes
+        std::reverse(tensor.data.begin() + first, tensor.data.begin() + first + l.columns);
+      else
+        for (std::int64_t c = 0; c < l.columns; ++c)
+          store_element(
+              tensor.dtype, tensor.data.data(), first + c,
+              static_cast<float>(replaced.factor) * load_element(tensor.dtype, tensor.data.data(), first + c));
     }
   });
-  return factor;
+  return replaced;
 }
 
 std::int64_t count_unwritten(const AttentionOutputs& outputs) {
@@ -192,6 +202,21 @@ bool rows_written(const AttentionOutputs& outputs, std::int64_t first, std::int6
       const float& lse = outputs.lse[static_cast<std::size_t>(h * l.rows + row)];
       if (!all_poison(outputs.o.data.data() + begin, static_cast<std::size_t>(l.columns) * element) ||
           !all_poison(reinterpret_cast<const std::byte*>(&lse), sizeof lse))
+        return true;
+    }
+  return false;
+}
+
+bool rows_left(const AttentionOutputs& outputs, std::int64_t first, std::int64_t end) {
+  const TensorLayout& l = outputs.o.layout;
+  const std::size_t element = size_of(outputs.o.dtype);
+  for (std::int64_t h = 0; h < l.heads; ++h)
+    for (std::int64_t row = first; row < end; ++row) {
+      const auto begin = static_cast<std::size_t>(l.offset(0, h, row)) * element;
+      const float& lse = outputs.lse[static_cast<std::size_t>(h * l.rows + row)];
+      // In 8 bits the poison is a NaN that a kernel may write.
+      if ((element > 1 && all_poison(outputs.o.data.data() + begin, static_cast<std::size_t>(l.columns) * element)) ||
+          all_poison(reinterpret_cast<const std::byte*>(&lse), sizeof lse))
         return true;
     }
   return false;

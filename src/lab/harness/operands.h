@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/data.h"
@@ -76,14 +77,22 @@ class Operands {
 // `variant`. Finite stays finite, within a factor of two; 0 gives the inputs themselves.
 AttentionInputs varied_inputs(const AttentionInputs& inputs, std::uint64_t variant);
 
-// Every value times two (infinite where it overflows), those of 8 bits times -1; exactly. What is not part of a row
-// stays. Returns the factor.
-double replace_values(HostTensor& tensor);
+// Other values of v, of which the output is known exactly from the output of those that were there. What is not part of
+// a row stays.
+struct ReplacedValues {
+  double factor = 1;              // of each value; infinite where it overflows
+  bool columns_reversed = false;  // each row backwards
+  std::string_view did() const;   // "doubled"
+};
+ReplacedValues replace_values(HostTensor& tensor);
 
 // Number of elements of o and lse that still hold the poison, bit for bit.
 std::int64_t count_unwritten(const AttentionOutputs& outputs);
 // True if a row `first` .. `end` - 1 of packed outputs no longer holds the poison in every element.
 bool rows_written(const AttentionOutputs& outputs, std::int64_t first, std::int64_t end);
+// True if a row `first` .. `end` - 1 of packed outputs still holds nothing but the poison, in lse or in an o of 16 bits
+// and more.
+bool rows_left(const AttentionOutputs& outputs, std::int64_t first, std::int64_t end);
 // True if a byte between the rows of o (Layout::kStrided) no longer holds the poison.
 bool gaps_written(const AttentionOutputs& outputs);
 

@@ -96,6 +96,9 @@ Verification verify_self_test(const json& document, const std::string& origin) {
       else if (part.called_passed && !judged.passed)
         v.stale.push_back(
             {i, part.name, "it passed by an older rule, and does not by the present one: " + judged.sentence});
+      // Nobody can count anew what it counts.
+      else if (part.called_passed && part.result.lows.empty())
+        v.stale.push_back({i, part.name, "it says that it passed, and does not keep the intervals that it counts"});
       if (part.result.lows.empty())
         v.remarks.push_back(fmt::format("{}: it does not keep the intervals that it counts", part.name));
       if (!part.says_planted && part.options.planted_permille > 0)
