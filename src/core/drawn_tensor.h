@@ -1,0 +1,166 @@
+#pragma once
+// Tensors filled place by place, and quantised where their type has 8 bits.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "core/boundaries.h"
+#include "core/data.h"
+#include "core/paged.h"
+#include "core/parallel.h"
+#include "core/pattern_values.h"
+
+namespace flashcore {
+
+// Below this many elements starting a thread costs more than the work.
+inline constexpr std::int64_t kFewElements = 1 << 14;
+
+template <class Value>
+HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
+  HostTensor tensor(dtype, layout);
+  if (layout.elements() == 0) return tensor;
+  const std::int64_t span = layout.span();
+  const int threads = span < kFewElements ? 1 : 0;
+  if (span != layout.elements()) {
+    constexpr std::int64_t kPiece = 1 << 16;
+    parallel_for((span + kPiece - 1) / kPiece, threads, [&](std::int64_t piece) {
+      const std::int64_t end = std::min(span, (piece + 1) * kPiece);
+      for (std::int64_t i = piece * kPiece; i < end; ++i) {
+        store_element(dtype, tensor.data.data(), i, std::numeric_limits<float>::quiet_NaN());
+      }
+    });
+  }
+  constexpr std::int64_t kRows = 32;
+  const std::int64_t blocks = (layout.rows + kRows - 1) / kRows;
+  parallel_for(layout.batch * layout.heads * blocks, threads, [&](std::int64_t job) {
+    const std::int64_t head = job / blocks % layout.heads, batch = job / blocks / layout.heads;
+    const std::int64_t end = std::min(layout.rows, (job % blocks + 1) * kRows);
+    for (std::int64_t row = job % blocks * kRows; row < end; ++row) {
+      for (std::int64_t column = 0; column < layout.columns; ++column) {
+        tensor.set(batch, head, row, column, value(Place{batch, head, row, column}));
+      }
+    }
+  });
+  return tensor;
+}
+
+// NaN, in turn of either sign; or of int8 the code of -128, which no number becomes.
+inline std::byte nan_code(DType dtype, std::int64_t index) {
+  return std::byte{static_cast<unsigned char>(dtype == DType::kInt8 ? 0x80 : index % 2 == 0 ? 0x7f : 0xff)};
+}
+
+// What an 8-bit type stores of `value`: infinities stay where it has them.
+inline void store_quantised(HostTensor& tensor, std::int64_t index, float value) {
+  if (std::isnan(value)) tensor.data[static_cast<std::size_t>(index)] = nan_code(tensor.dtype, index);
+  else if (tensor.dtype == DType::kE5M2 && std::isinf(value))
+    tensor.data[static_cast<std::size_t>(index)] = std::byte{float_to_e5m2(value, Overflow::kNonFinite)};
+  else store_element(tensor.dtype, tensor.data.data(), index, value);
+}
+
+// Which batch entry a row belongs to. A ragged batch has one tensor of the rows of all, and a paged one the keys of all
+// in pages; nobody's pages count as the first one's.
+class BatchOf {
+ public:
+  BatchOf(const Problem& problem, std::vector<std::int64_t> boundaries, const std::vector<PageOwner>& owners = {})
+      : ragged_(problem.ragged()), boundaries_(std::move(boundaries)), owners_(owners) {}
+  std::int64_t operator()(std::int64_t batch, std::int64_t row) const {
+    if (!owners_.empty()) return std::max<std::int64_t>(0, owners_[static_cast<std::size_t>(batch)].sequence);
+    return ragged_ ? sequence_of_row(boundaries_, row) : batch;
+  }
+
+ private:
+  bool ragged_;
+  std::vector<std::int64_t> boundaries_;
+  std::vector<PageOwner> owners_;
+};
+
+// Raises `largest` to `value`: of numbers that are not negative, whose order is that of their bits.
+inline void raise_to(float& largest, float value) {
+  std::atomic_ref<float> shared(largest);
+  float seen = shared.load(std::memory_order_relaxed);
+  while (value > seen && !shared.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  }
+}
+
+// Calls body(batch, head, row) for each row of a tensor, on all cores where there are many elements.
+template <class Body>
+void for_each_row(const TensorLayout& layout, const Body& body) {
+  parallel_for(layout.batch * layout.heads, layout.elements() < kFewElements ? 1 : 0, [&](std::int64_t at) {
+    for (std::int64_t row = 0; row < layout.rows; ++row) body(at / layout.heads, at % layout.heads, row);
+  });
+}
+
+template <class Value>
+float largest_of_row(const TensorLayout& layout, std::int64_t batch, std::int64_t head, std::int64_t row,
+                     const Value& value) {
+  float largest = 0;
+  for (std::int64_t column = 0; column < layout.columns; ++column) {
+    const float magnitude = std::abs(value(Place{batch, head, row, column}));
+    if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
+  }
+  return largest;
+}
+
+// Of each row its own. Rows of nobody's pages have NaN: what the pool of an engine holds there may be anything.
+template <class Value>
+std::vector<float> factors_of_rows(DType dtype, const TensorLayout& layout, const Value& value) {
+  std::vector<float> factors(static_cast<std::size_t>(layout.batch * layout.heads * layout.rows));
+  const auto largest = static_cast<float>(precision_of(dtype).largest);
+  for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
+    float& factor = factors[static_cast<std::size_t>((batch * layout.heads + head) * layout.rows + row)];
+    const float magnitude = largest_of_row(layout, batch, head, row, value);
+    const bool is_nobodys = magnitude == 0 && layout.columns > 0 && std::isnan(value(Place{batch, head, row, 0}));
+    factor = is_nobodys ? std::numeric_limits<float>::quiet_NaN() : magnitude > 0 ? magnitude / largest : 1;
+  });
+  return factors;
+}
+
+// The factors that make the largest finite magnitude of each group of heads the largest number of the type. `group`:
+// heads that share one with Scaling::kHead.
+template <class Value>
+std::vector<float> factors_of(const Problem& problem, DType dtype, const TensorLayout& layout, std::int64_t group,
+                              const BatchOf& batch_of, const Value& value) {
+  if (!problem.has_descales()) return {};
+  std::vector<float> factors(static_cast<std::size_t>(problem.descale_count()), 0.0f);
+  std::vector<float> heads(static_cast<std::size_t>(problem.batch * layout.heads), 0.0f);
+  for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
+    // Pages of one sequence are rows of several entries.
+    raise_to(heads[static_cast<std::size_t>(batch_of(batch, row) * layout.heads + head)],
+             largest_of_row(layout, batch, head, row, value));
+  });
+  for (std::size_t head = 0; head < heads.size(); ++head) {
+    float& factor = factors[factors.size() == 1 ? 0 : head / static_cast<std::size_t>(group)];
+    factor = std::max(factor, heads[head]);
+  }
+  const auto largest = static_cast<float>(precision_of(dtype).largest);
+  for (float& factor : factors) factor = factor > 0 ? factor / largest : 1;
+  return factors;
+}
+
+// `value` of every place as `dtype`, and the factors where that has 8 bits. Values are drawn twice then: a cache of a
+// gigabyte took longer to keep in fp32 than to draw again.
+template <class Value>
+HostTensor draw(const Problem& problem, DType dtype, const TensorLayout& layout, std::int64_t group,
+                const BatchOf& batch_of, std::vector<float>& factors, const Value& value) {
+  if (size_of(dtype) > 1) return fill(dtype, layout, value);
+  const bool by_token = problem.input_scaling() == Scaling::kToken;
+  factors =
+      by_token ? factors_of_rows(dtype, layout, value) : factors_of(problem, dtype, layout, group, batch_of, value);
+  HostTensor tensor(dtype, layout);
+  for (std::size_t i = 0; i < tensor.data.size(); ++i)  // which stays between the rows
+    tensor.data[i] = nan_code(dtype, static_cast<std::int64_t>(i));
+  for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
+    const float factor = descale_at(problem, factors, by_token ? batch : batch_of(batch, row), head / group, row);
+    const std::int64_t first = layout.offset(batch, head, row);
+    for (std::int64_t column = 0; column < layout.columns; ++column)
+      store_quantised(tensor, first + column, value(Place{batch, head, row, column}) / factor);
+  });
+  return tensor;
+}
+
+}  // namespace flashcore

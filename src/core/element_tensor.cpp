@@ -1,0 +1,85 @@
+// Tensors that score and mask functions name.
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/data.h"
+#include "core/indexed_random.h"
+#include "core/parallel.h"
+#include "core/problem_expressions.h"
+
+namespace flashcore {
+namespace {
+
+constexpr std::int64_t kLongDimension = 4096, kLargeDimension = 1024;
+constexpr std::int64_t kDocument = 37, kLongDocument = 1000;
+
+void store_at(ElementTensor& tensor, std::int64_t index, const IndexedRandom& random) {
+  const auto place = static_cast<std::size_t>(index);
+  const auto last = static_cast<std::size_t>(tensor.shape.count - 1);
+  const std::int64_t columns = tensor.shape.sizes[last];
+  switch (tensor.element) {
+    case ExpressionType::kFloat: {
+      const auto value = static_cast<float>(random.normal(index));
+      std::memcpy(tensor.data.data() + place * sizeof value, &value, sizeof value);
+      return;
+    }
+    case ExpressionType::kInt: {
+      const auto value =
+          static_cast<std::int32_t>(index % columns / (columns >= kLongDimension ? kLongDocument : kDocument));
+      std::memcpy(tensor.data.data() + place * sizeof value, &value, sizeof value);
+      return;
+    }
+    case ExpressionType::kBool: {
+      const std::int64_t rows = last == 0 ? 0 : tensor.shape.sizes[last - 1];
+      const bool holds = rows >= kLargeDimension && columns >= kLargeDimension
+                             ? index % columns <= index / columns % rows
+                             : random.below(index, 4) != 0;
+      tensor.data[place] = std::byte{holds};
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t ElementTensor::count() const {
+  std::int64_t product = 1;
+  for (std::size_t x = 0; x < static_cast<std::size_t>(shape.count); ++x) product *= shape.sizes[x];
+  return product;
+}
+
+double ElementTensor::at(std::span<const std::int32_t> indices) const {
+  std::size_t place = 0;
+  for (std::size_t x = 0; x < indices.size(); ++x)
+    place = place * static_cast<std::size_t>(shape.sizes[x]) + static_cast<std::size_t>(indices[x]);
+  if (element == ExpressionType::kBool) return data[place] != std::byte{0};
+  if (element == ExpressionType::kInt) {
+    std::int32_t value = 0;
+    std::memcpy(&value, data.data() + place * sizeof value, sizeof value);
+    return value;
+  }
+  float value = 0;
+  std::memcpy(&value, data.data() + place * sizeof value, sizeof value);
+  return static_cast<double>(value);
+}
+
+std::vector<ElementTensor> make_tensors(const Problem& problem, std::uint64_t seed) {
+  std::vector<ElementTensor> tensors;
+  if (problem.tensors.empty()) return tensors;
+  const std::vector<ExpressionShape> shapes = tensor_shapes(problem);
+  for (std::size_t t = 0; t < shapes.size(); ++t) {
+    ElementTensor& tensor = tensors.emplace_back(ElementTensor{problem.tensors[t].element, shapes[t], {}});
+    const IndexedRandom random(seed + kSplitMixStep * 0x1000 * t, DataStream::kTensors);
+    const std::int64_t count = tensor.count();
+    tensor.data.resize(static_cast<std::size_t>(count) * bytes_of(tensor.element));
+    constexpr std::int64_t kPiece = 1 << 14;
+    parallel_for((count + kPiece - 1) / kPiece, count <= kPiece ? 1 : 0, [&](std::int64_t piece) {
+      const std::int64_t end = std::min(count, (piece + 1) * kPiece);
+      for (std::int64_t i = piece * kPiece; i < end; ++i) store_at(tensor, i, random);
+    });
+  }
+  return tensors;
+}
+
+}  // namespace flashcore

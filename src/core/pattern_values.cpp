@@ -1,0 +1,198 @@
+#include "core/pattern_values.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace flashcore {
+namespace {
+
+constexpr std::int64_t kApart = 40;  // powers of two, of factors
+
+constexpr double kPeakLogit = 30;    // e^-30 is below every dtype's resolution
+constexpr double kLargeLogit = 500;  // standard deviation of the logits
+// The same, and that of V: its numbers stay finite in fp16 when a gate doubles them. What tensor cores cut of sums of
+// 8 bits grows with the score, so that such problems keep kLargeLogit.
+constexpr double kExtremeLogit = 4000, kExtremeValue = 4000;
+// Where V and o have more range than fp16.
+constexpr double kWideValue = 0x1p40;
+constexpr double kNegativeLogit = 120;  // e^-120 is no number of fp32
+// What tensor cores cut of sums of 8 bits grows with the score, and the bound with it.
+constexpr double kNegativeLogitOf8Bits = 40;
+
+std::int64_t index_of(const Place& at, std::int64_t heads, std::int64_t rows, std::int64_t columns) {
+  return ((at.batch * heads + at.head) * rows + at.row) * columns + at.column;
+}
+
+}  // namespace
+
+PatternValues::PatternValues(const Problem& problem, Pattern pattern, std::uint64_t seed)
+    : p_(problem),
+      band_(problem.band()),
+      pattern_(pattern),
+      q_(seed, DataStream::kQ),
+      k_(seed, DataStream::kK),
+      v_(seed, DataStream::kV),
+      choice_(seed, DataStream::kChoice),
+      place_(seed, DataStream::kPlace) {
+  const double dim = static_cast<double>(p_.head_dim), scale = p_.softmax_scale();
+  // Caps keep q and k far inside fp16 (65504) whatever scale the problem asks for.
+  peak_ = std::min(kPeakLogit / (scale * dim), 1000.0);
+  const bool is_8bit = size_of(p_.dtype) == 1;
+  const double logit = pattern == Pattern::kExtreme && !is_8bit ? kExtremeLogit : kLargeLogit;
+  large_ = std::min(std::sqrt(logit / (scale * std::sqrt(dim))), 1000.0);
+  extreme_v_ = size_of(p_.output_dtype()) == 1 ? 1 : has_wide_o() ? kWideValue : kExtremeValue;
+  const double negative = is_8bit ? kNegativeLogitOf8Bits : kNegativeLogit;
+  negative_ = negative / scale;
+  if (!problem.has_descales()) return;
+  // Factors of 8-bit types that are far below and far above 1; q makes up for k's.
+  if (pattern == Pattern::kPeaked) by_k_ = by_v_ = 0x1p-10;
+  if (pattern == Pattern::kConstant) by_k_ = by_v_ = 0x1p8;
+}
+
+float PatternValues::q(const Place& at) const { return static_cast<float>(q_value(at) / by_k_); }
+
+float PatternValues::k(const Place& at) const {
+  return static_cast<float>(k_scaled(at) * by_k_ * token_factor_of_k(at));
+}
+
+float PatternValues::v(const Place& at) const {
+  return static_cast<float>(v_value(at) * by_v_ * token_factor(at) * head_factor(at));
+}
+
+// Numbers that fp16 does not have.
+bool PatternValues::has_wide_o() const {
+  return size_of(p_.output_dtype()) > 1 && p_.output_dtype() != DType::kF16 && p_.dtype != DType::kF16;
+}
+
+// Heads whose values are far apart, so that something kept from one head to the next shows, and with them o beyond
+// fp16's numbers on either side.
+double PatternValues::head_factor(const Place& at) const {
+  if (pattern_ != Pattern::kExtreme || !has_wide_o() || p_.input_scaling() == Scaling::kTensor) return 1;
+  return (at.batch + at.head) % 2 == 0 ? 1 : 1 / (kWideValue * kWideValue);
+}
+
+// Where each key has its own factor, K's are far apart too: most scores are about 0.
+double PatternValues::token_factor_of_k(const Place& at) const {
+  if (p_.input_scaling() != Scaling::kToken || pattern_ != Pattern::kOutlier) return 1;
+  return std::ldexp(4.0, -static_cast<int>((5 * at.row + 2 * at.head) % kApart));
+}
+
+// Where each key has its own factor, V's are far apart: at random, or the larger the later the key, so that rows of a
+// causal mask do not see the largest; or all so small that 16 bits times them would be nothing.
+double PatternValues::token_factor(const Place& at) const {
+  if (p_.input_scaling() != Scaling::kToken) return 1;
+  switch (pattern_) {
+    case Pattern::kPeaked:
+      return std::ldexp(1.0, -static_cast<int>((7 * at.row + 3 * at.head + 11 * at.batch) % kApart));
+    case Pattern::kLongTail:
+      return std::ldexp(1.0, static_cast<int>(kApart * at.row / std::max<std::int64_t>(1, p_.seqlen_kv) - kApart));
+    // fp16 has no such o.
+    case Pattern::kLargeLogits: return p_.dtype == DType::kF16 ? 1 : 0x1p-112;
+    // All keys of a head alike, and heads not.
+    case Pattern::kOutlier: return std::ldexp(1.0, -static_cast<int>(kApart / 4 * ((at.batch + at.head) % 4)));
+    default: return 1;
+  }
+}
+
+float PatternValues::q_value(const Place& at) const {
+  const double plain = q_.normal(index_of(at, p_.heads_q, p_.seqlen_q, p_.head_dim));
+  switch (pattern_) {
+    case Pattern::kPeaked:
+    case Pattern::kLongTail: {
+      const KeyRange<std::int64_t> keys = band_.keys_of_row(at.row);
+      if (keys.empty()) return static_cast<float>(plain);
+      const std::int64_t key =
+          keys.begin + choice_.below(index_of({at.batch, at.head, at.row, 0}, p_.heads_q, p_.seqlen_q, 1), keys.size());
+      const double peak = pattern_ == Pattern::kPeaked ? peak_ : tail_peak(keys.size());
+      return static_cast<float>(peak * k_value({at.batch, at.head / p_.group_size(), key, at.column}) + 0.125 * plain);
+    }
+    case Pattern::kExtreme:
+    case Pattern::kLargeLogits: return static_cast<float>(large_ * plain);
+    case Pattern::kConstant:
+      // Every score of a row is the same, and of every other row far below zero, where a maximum that begins at zero
+      // or at a number that looks small leaves nothing of the row.
+      if ((at.batch + at.head + at.row) % 2 != 0) return static_cast<float>(plain);
+      // No two rows are alike, for errors of equal values do not average out.
+      return static_cast<float>(plain - std::min(negative_ / squares_of_k(at), 1000.0) *
+                                            k_value({at.batch, at.head / p_.group_size(), 0, at.column}));
+    case Pattern::kNonFinite: return poison_q(at, static_cast<float>(plain));
+    default: return static_cast<float>(plain);
+  }
+}
+
+float PatternValues::k_scaled(const Place& at) const {
+  const double plain = k_value(at);
+  if (pattern_ == Pattern::kLargeLogits || pattern_ == Pattern::kExtreme) return static_cast<float>(large_ * plain);
+  if (pattern_ == Pattern::kNonFinite) return poison_k(at, static_cast<float>(plain));
+  return static_cast<float>(plain);
+}
+
+float PatternValues::v_value(const Place& at) const {
+  const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
+  const double plain = v_.normal(index_of(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim_v));
+  if (pattern_ == Pattern::kLongTail) return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
+  if (pattern_ == Pattern::kExtreme) return static_cast<float>(extreme_v_ * plain);
+  if (pattern_ == Pattern::kPositive) return static_cast<float>(std::abs(plain));
+  return static_cast<float>(pattern_ == Pattern::kOutlier && is_outlier(at) ? 1000 * plain : plain);
+}
+
+// All other keys together weigh about a fifth of one row's.
+double PatternValues::tail_peak(std::int64_t keys) const {
+  const double logit = 2 - portable_log(1 / static_cast<double>(keys));
+  return std::min(logit / (p_.softmax_scale() * static_cast<double>(p_.head_dim)), 1000.0);
+}
+
+double PatternValues::k_value(const Place& at) const {
+  const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
+  return k_.normal(index_of(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim));
+}
+
+// Of the columns of the query head's first key: of many about as many as there are.
+double PatternValues::squares_of_k(const Place& at) const {
+  constexpr std::int64_t kMany = 16;
+  if (p_.head_dim > kMany) return static_cast<double>(p_.head_dim);
+  double sum = 0;
+  for (std::int64_t column = 0; column < p_.head_dim; ++column) {
+    const double k = k_value({at.batch, at.head / p_.group_size(), 0, column});
+    sum += k * k;
+  }
+  return sum;
+}
+
+// One column in each of: the last key (where tails go wrong), one key at random per head, and one key in 64.
+bool PatternValues::is_outlier(const Place& at) const {
+  const std::int64_t head = at.batch * p_.heads_kv + at.head;
+  const std::uint64_t bits = place_.bits(head * p_.seqlen_kv + at.row);
+  const bool row = at.row == p_.seqlen_kv - 1 || at.row == choice_.below(head, p_.seqlen_kv) || bits % 64 == 0;
+  return row && at.column == static_cast<std::int64_t>((bits >> 8) % static_cast<std::uint64_t>(p_.head_dim_v));
+}
+
+// Three rows of each query head: one with NaN, one with +inf, one with -inf in a single column.
+float PatternValues::poison_q(const Place& at, float plain) const {
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::int64_t head = at.batch * p_.heads_q + at.head;
+  const std::int64_t first = choice_.below(3 * head, p_.seqlen_q), column = choice_.below(3 * head + 1, p_.head_dim);
+  if (at.column != column) return plain;
+  if (at.row == first) return nan;
+  if (at.row == (first + 7) % p_.seqlen_q) return inf;
+  if (at.row == (first + 18) % p_.seqlen_q) return -inf;
+  return plain;
+}
+
+// At most one key of each head, in the last quarter, so that under a causal mask most rows do not see it. A NaN key
+// spoils every row that sees it, so only some heads have one; an infinite one decides by the sign of q.
+float PatternValues::poison_k(const Place& at, float plain) const {
+  const std::int64_t head = at.batch * p_.heads_kv + at.head;
+  const std::int64_t start = p_.seqlen_kv - (p_.seqlen_kv + 3) / 4;
+  const std::int64_t key = start + place_.below(2 * head, p_.seqlen_kv - start);
+  if (at.row != key || at.column != place_.below(2 * head + 1, p_.head_dim)) return plain;
+  switch (head % 4) {
+    case 0: return std::numeric_limits<float>::infinity();
+    case 1: return std::numeric_limits<float>::quiet_NaN();
+    case 2: return -std::numeric_limits<float>::infinity();
+    default: return plain;
+  }
+}
+
+}  // namespace flashcore

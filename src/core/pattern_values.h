@@ -1,0 +1,46 @@
+#pragma once
+// What q, k and v hold at each place, by a pattern.
+
+#include <cstdint>
+
+#include "core/data.h"
+#include "core/indexed_random.h"
+
+namespace flashcore {
+
+// One element of one operand, by where it is.
+struct Place {
+  std::int64_t batch, head, row, column;
+};
+
+class PatternValues {
+ public:
+  PatternValues(const Problem& problem, Pattern pattern, std::uint64_t seed);  // refers to the problem
+  float q(const Place& at) const;
+  float k(const Place& at) const;
+  float v(const Place& at) const;
+
+ private:
+  bool has_wide_o() const;
+  double head_factor(const Place& at) const;
+  double token_factor_of_k(const Place& at) const;
+  double token_factor(const Place& at) const;
+  float q_value(const Place& at) const;
+  float k_scaled(const Place& at) const;
+  float v_value(const Place& at) const;
+  double tail_peak(std::int64_t keys) const;
+  double k_value(const Place& at) const;
+  double squares_of_k(const Place& at) const;
+  bool is_outlier(const Place& at) const;
+  float poison_q(const Place& at, float plain) const;
+  float poison_k(const Place& at, float plain) const;
+
+  const Problem& p_;
+  const Band<std::int64_t> band_;
+  Pattern pattern_;
+  IndexedRandom q_, k_, v_, choice_, place_;
+  double peak_ = 0, large_ = 0, negative_ = 0, extreme_v_ = 1;
+  double by_k_ = 1, by_v_ = 1;
+};
+
+}  // namespace flashcore
