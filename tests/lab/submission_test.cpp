@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "core/error.h"
 #include "device/sandbox/sandbox.h"
 #include "lab/harness/patch_reach.h"
@@ -209,8 +211,8 @@ TEST_F(EmulatorStageTest, AKernelThatTakesTooLongIsSkippedNotFailed) {
   EXPECT_EQ(ended, Ended::kNotYet);
 }
 
-// Not a slow start but a kernel that never ends: it is ended at the limit, and the next candidate gets a fresh worker.
-TEST_F(EmulatorStageTest, AKernelThatNeverEndsIsEndedAtTheLimitAndTheStageGoesOn) {
+// Not a slow start but a kernel that never ends: it is ended, and the next candidate gets a fresh worker.
+TEST_F(EmulatorStageTest, AKernelThatNeverEndsIsEndedAndTheStageGoesOn) {
   Patch endless, honest;
   endless.name = "endless";
   honest.name = "honest";
@@ -222,14 +224,17 @@ TEST_F(EmulatorStageTest, AKernelThatNeverEndsIsEndedAtTheLimitAndTheStageGoesOn
   EvaluateRequest request;
   request.problem = PlacedProblem::parse("b1_h1_s16_d16_fp16");
   request.patches = {endless, honest};
-  constexpr double kLimit = 30;
-  EmulatorStage stage(FLASHCORE_BINARY, kLimit);
+  EmulatorStage stage(FLASHCORE_BINARY);
   const DeviceLimits limits = limits_of_arch("sm_90");
   Ended ended = Ended::kNotYet;
   request.candidate = "ref_fwd+endless";
+  const auto start = std::chrono::steady_clock::now();
   const Verdict late = stage.judge(request, limits, ended);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  // By what its unpatched kernel takes, not by the most that anything may.
+  EXPECT_LT(took.count(), EmulatorStage::kSeconds);
   EXPECT_EQ(late.status, GateStatus::kSkipped) << late.reason;
-  EXPECT_NE(late.reason.find("took longer than 30 s"), std::string::npos) << late.reason;
+  EXPECT_NE(late.reason.find("took longer than "), std::string::npos) << late.reason;
   EXPECT_EQ(ended, Ended::kNotYet);
   request.candidate = "ref_fwd+honest";
   const Verdict next = stage.judge(request, limits, ended);

@@ -1,6 +1,7 @@
 #include "lab/tune/emulator_stage.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "core/error.h"
 #include "lab/harness/patch_reach.h"
@@ -70,6 +71,22 @@ std::string EmulatorStage::why_not_started(int arch) {
   }
 }
 
+// A config that the patch alone allows has no unpatched kernel, and all of the time.
+double EmulatorStage::seconds_for(const EvaluateRequest& small, const Patch& patch) {
+  EvaluateRequest unpatched = small;
+  unpatched.candidate = patch.family + small.candidate.substr(patch.family_name().size());
+  unpatched.patches.clear();
+  const std::string key = fmt::format("sm_{} {} {}", arch_, small.problem.id(), unpatched.candidate);
+  auto found = unpatched_seconds_.find(key);
+  if (found == unpatched_seconds_.end()) {
+    const auto start = std::chrono::steady_clock::now();
+    const Trial trial = worker_->evaluate(unpatched, seconds_);
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    found = unpatched_seconds_.emplace(key, trial.ended == Ended::kPassed ? took : seconds_).first;
+  }
+  return std::min(seconds_, kSecondsBeside + kTimesUnpatched * found->second);
+}
+
 Verdict EmulatorStage::judge(const EvaluateRequest& request, const DeviceLimits& limits, Ended& ended) {
   const Patch* patch = patch_of(request.patches, request.candidate);
   FC_CHECK(patch != nullptr);
@@ -91,8 +108,10 @@ Verdict EmulatorStage::judge(const EvaluateRequest& request, const DeviceLimits&
   ask_quick_gate(small);
   if (std::string why = why_not_started(limits.arch); !why.empty()) return skipped_because(std::move(why));
   Trial trial;
+  double seconds = seconds_;
   try {
-    trial = worker_->evaluate(small, seconds_);
+    seconds = seconds_for(small, *patch);
+    trial = worker_->evaluate(small, seconds);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kEnvironment) throw;
     return skipped_because(e.what());  // no sandbox, no compiler
@@ -104,7 +123,7 @@ Verdict EmulatorStage::judge(const EvaluateRequest& request, const DeviceLimits&
             {{"problem", small.problem.id()}}};
   // A slow machine, or a kernel of much work: deadlocks are found as such, and end as crashes.
   if (trial.ended == Ended::kTimeout)
-    return skipped_because(fmt::format("{} took longer than {:g} s: {}", small.problem.id(), seconds_, trial.message));
+    return skipped_because(fmt::format("{} took longer than {:.3g} s: {}", small.problem.id(), seconds, trial.message));
   // A config for large problems may not be one for the small one.
   if (trial.ended == Ended::kInvalid || trial.ended == Ended::kEnvironment) return skipped_because(trial.message);
   ended = trial.ended;

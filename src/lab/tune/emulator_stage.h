@@ -3,6 +3,7 @@
 // there, and cost no second of the GPU. The problem is a small one of the same kind.
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +18,10 @@ PlacedProblem emulated_problem(const PlacedProblem& problem);
 
 class EmulatorStage {
  public:
-  static constexpr double kSeconds = 180;  // that one candidate may take
+  static constexpr double kSeconds = 180;  // that one candidate may take at most
+  // That it may take of what its unpatched kernel takes, which is run first, and beside that: who waits for something
+  // that does not come looks like one of much work.
+  static constexpr double kTimesUnpatched = 20, kSecondsBeside = 10;
   // `executable` as Worker's.
   explicit EmulatorStage(std::string executable = {}, double seconds = kSeconds);
 
@@ -29,12 +33,14 @@ class EmulatorStage {
 
  private:
   std::string why_not_started(int arch);
+  double seconds_for(const EvaluateRequest& small, const Patch& patch);
 
   std::string executable_;
   double seconds_;
   std::function<bool()> cancelled_;
   std::unique_ptr<Worker> worker_;
-  int arch_ = 0;  // that it emulates
+  int arch_ = 0;                                     // that it emulates
+  std::map<std::string, double> unpatched_seconds_;  // by problem and candidate
 };
 
 }  // namespace flashcore
