@@ -98,7 +98,7 @@ int run_calibration(const SelfTest& test) {
     check_output_folder("--store", folder.string());
   Console console(test.common.quiet, json_on_stdout(test.common));
   const DeviceInfo device = timed_device(test.common);
-  const Part part = run_part(console, "A against A", options_of(test, device), 0, test.repeats);
+  const Part part = run_part(console, kAaParts[0].name, options_of(test, device), 0, test.repeats);
   write_json(test.common, {{"schema", "flashcore.calibration-run/1"}, {"results", {part_json(part)}}});
   if (!finished(part)) return kNotJudged;
   Calibration calibration;
@@ -126,14 +126,11 @@ int run_self_test(const SelfTest& test) {
   const DeviceInfo device = timed_device(test.common);
   const AaOptions options = options_of(test, device);
   const int planted_repeats = std::max(1, test.repeats / 2);
-  const std::tuple<const char*, int, int> plan[] = {{"A against A", 0, test.repeats},
-                                                    {"3% of extra work planted", 30, planted_repeats},
-                                                    {"0.5% of extra work planted", 5, planted_repeats}};
   nlohmann::json results = nlohmann::json::array();
   bool all_passed = true, all_finished = true;
-  for (const auto& [name, permille, repeats] : plan) {
+  for (const auto& [name, permille] : kAaParts) {
     if (interrupted()) break;
-    const Part part = run_part(console, name, options, permille, repeats);
+    const Part part = run_part(console, name, options, permille, permille == 0 ? test.repeats : planted_repeats);
     all_passed = all_passed && part.passed;
     all_finished = all_finished && finished(part);
     results.push_back(part_json(part));
@@ -143,7 +140,7 @@ int run_self_test(const SelfTest& test) {
                            {"created_at", now_iso8601()},
                            {"passed", all_passed && all_finished},
                            {"results", results}});
-  if (!all_finished || results.size() < std::size(plan)) return kNotJudged;
+  if (!all_finished || results.size() < std::size(kAaParts)) return kNotJudged;
   return all_passed ? kDone : kFailed;
 }
 

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "cli/built_commit.h"
 #include "cli/check.h"
 #include "core/environment_error.h"
 #include "core/error.h"
+#include "kernels/source_hash.h"
 #include "lab/record/machine.h"
+#include "lab/record/trial.h"
 #include "lab/verify/planted.h"
 
 namespace flashcore::cli {
@@ -34,6 +37,7 @@ int check_planted(const CheckOptions& options) {
                                                                       : "nvrtc";
   Table table({"fault", "where", "gate", "verdict", "what it said"});
   nlohmann::json results = nlohmann::json::array();
+  std::vector<std::string> not_here;  // what shows elsewhere
   int caught = 0, missed = 0, skipped = 0, lacking = 0;
   const auto& faults = gpu_planted_faults();
   if (!options.common.problem.empty() &&
@@ -47,6 +51,7 @@ int check_planted(const CheckOptions& options) {
     const std::string here = fault.runs_on(where) ? where : fault.runs_on("nvrtc") ? "nvrtc" : "";
     if (here.empty()) {
       ++skipped;
+      not_here.push_back(fault.name);
       console.line("skipped {}: it shows on {} only", fault.name, fmt::join(fault.on, ", "));
       continue;
     }
@@ -80,6 +85,13 @@ int check_planted(const CheckOptions& options) {
   console.table(table);
   write_json(options.common, {{"schema", "flashcore.planted/1"},
                               {"device", device.key},
+                              {"device_name", device.name},
+                              {"driver", device.driver},
+                              {"created_at", now_iso8601()},
+                              {"commit", kBuiltCommit},
+                              {"dirty", kBuiltDirty},
+                              {"source_hash", source_hash()},
+                              {"not_here", not_here},
                               {"caught", caught},
                               {"missed", missed},
                               {"skipped", skipped},

@@ -218,10 +218,14 @@ ExperimentResult measured_result(const Experiment& experiment, std::size_t ran, 
   std::vector<PairOutcome> outcomes(ran);
   for (PairOutcome& outcome : outcomes) {
     outcome.ended = PairEnded::kMeasured;
-    for (int block = 0; block < 16; ++block) outcome.log_ratios.push_back(std::log(1.2) + 1e-4 * (block % 4));
-    for (Trial* side : {&outcome.candidate, &outcome.baseline}) {
-      side->timing.emplace().p50_us = side == &outcome.candidate ? 100 : 120;
-      for (int i = 0; i < 8; ++i) side->timing->samples.emplace_back().time_us = side->timing->p50_us;
+    outcome.candidate.timing.emplace().p50_us = 100;
+    outcome.baseline.timing.emplace().p50_us = 120;
+    for (int block = 0; block < 16; ++block) {
+      outcome.log_ratios.push_back(std::log(1.2) + 1e-4 * (block % 4));
+      for (int sample = 0; sample < 2; ++sample) {
+        outcome.candidate.timing->samples.emplace_back().time_us = 120 * std::exp(-outcome.log_ratios.back());
+        outcome.baseline.timing->samples.emplace_back().time_us = 120;
+      }
     }
   }
   AbOptions options;
@@ -315,7 +319,11 @@ TEST_F(ExperimentTest, AStoredResultIsJudgedAgainWithoutRunning) {
   for (const auto& damage : std::vector<std::function<void(nlohmann::json&)>>{
            [](auto& d) { d["schema"] = "flashcore.tune/1"; }, [](auto& d) { d.erase("pairs"); },
            [](auto& d) { d["pairs"].push_back(d["pairs"][0]); }, [](auto& d) { d["pairs"][0]["arm"] = "nobody"; },
-           [](auto& d) { d["pairs"][0]["predicted"] = "fast"; }, [](auto& d) { d = nullptr; }}) {
+           [](auto& d) { d["pairs"][0]["predicted"] = "fast"; }, [](auto& d) { d = nullptr; },
+           [](auto& d) {
+             d["pairs"][0]["ci95"] = {1.1, 1.3};
+           },
+           [](auto& d) { d["pairs"][0]["speedup"] = 1.25; }, [](auto& d) { d["pairs"][0]["verdict"] = "SAME"; }}) {
     try {
       judged_with(damage);
       ADD_FAILURE() << "a damaged result was judged";
@@ -338,6 +346,10 @@ TEST_F(ExperimentTest, AStoredResultIsJudgedAgainWithoutRunning) {
   for (const char* key : {"verdict", "summary", "pairs"}) recorded.erase(key), document.erase(key);
   EXPECT_EQ(recorded, document);
   EXPECT_NE(read_file(folder_ / "out/verdict.md").find("SIZE OUTSIDE"), std::string::npos);
+  auto samples = parse_json(read_file(folder_ / "out/samples.json"), "samples");
+  samples["pairs"][0]["processes"][0]["log_ratios"][3] = 0.5;
+  write("out/samples.json", samples.dump());
+  EXPECT_THROW(rejudge_experiment(folder_ / "out"), Error);
   fs::remove(folder_ / "out/samples.json");
   EXPECT_THROW(rejudge_experiment(folder_ / "out"), Error);
 }

@@ -26,10 +26,11 @@ void set_races(json& part, std::vector<double> speedups) {
 json part(const char* name, double wanted, double held, double effect, const char* verdict) {
   json verdicts = {{"FASTER", 0}, {"SLOWER", 0}, {"SAME", 0}, {"INCONCLUSIVE", 0}};
   verdicts[verdict] = 20;
-  json all = {{"name", name},         {"passed", true},  {"alpha", 0.05},
-              {"margin", 0.03},       {"planted", held}, {"planted_wanted", wanted},
-              {"measured", effect},   {"repeats", 20},   {"launches_per_sample", 200},
-              {"verdicts", verdicts}, {"failure", ""}};
+  json all = {{"name", name},         {"passed", true},        {"alpha", 0.05},
+              {"margin", 0.03},       {"planted", held},       {"planted_wanted", wanted},
+              {"measured", effect},   {"repeats", 20},         {"launches_per_sample", 200},
+              {"verdicts", verdicts}, {"failure", ""},         {"device", "h100"},
+              {"problem", "stage"},   {"candidate", "ref_fwd"}};
   set_races(all, std::vector<double>(20, 1 / (1 + effect)));
   return all;
 }
@@ -37,9 +38,10 @@ json part(const char* name, double wanted, double held, double effect, const cha
 json honest() {
   return {{"schema", kAaSelfTestSchema},
           {"passed", true},
+          {"device", {{"key", "h100"}}},
           {"results",
-           {part("none", 0, 0, 0, "SAME"), part("3%", 0.03, 0.03, 0.031, "SLOWER"),
-            part("0.5%", 0.005, 0.005, 0.004, "SAME")}}};
+           {part("A against A", 0, 0, 0, "SAME"), part("3% of extra work planted", 0.03, 0.03, 0.031, "SLOWER"),
+            part("0.5% of extra work planted", 0.005, 0.005, 0.004, "SAME")}}};
 }
 
 TEST(SelfTestFile, PassesByThePresentRule) {
@@ -57,7 +59,8 @@ TEST(SelfTestFile, ThatDidNotPassSaysSo) {
   set_races(document["results"][0], speedups);
   const Verification v = verify_results_text(document.dump(), "f");
   EXPECT_TRUE(v.wrong.empty());
-  EXPECT_EQ(v.reason, "it says itself that it did not pass: none; the other 2 of 3 parts pass by the present rule");
+  EXPECT_EQ(v.reason,
+            "it says itself that it did not pass: A against A; the other 2 of 3 parts pass by the present rule");
 }
 
 TEST(SelfTestFile, OfAnOlderRuleIsStale) {
@@ -74,15 +77,15 @@ TEST(SelfTestFile, OfAnOlderRuleIsStale) {
   ASSERT_EQ(v.stale.size(), 3U);
   EXPECT_NE(v.stale[0].why.find("does not keep the intervals"), std::string::npos) << v.stale[0].why;
   ASSERT_EQ(v.remarks.size(), 5U);
-  EXPECT_EQ(v.remarks[0], "none: it does not keep the intervals that it counts");
-  EXPECT_EQ(v.remarks[2], "3%: it does not say how much extra work its samples held");
+  EXPECT_EQ(v.remarks[0], "A against A: it does not keep the intervals that it counts");
+  EXPECT_EQ(v.remarks[2], "3% of extra work planted: it does not say how much extra work its samples held");
   old["results"][2]["speedups"] = std::vector<double>(20, 1 / 1.0004);
   v = verify_results_text(old.dump(), "f");
   EXPECT_FALSE(v.fresh);
   EXPECT_TRUE(v.wrong.empty());
   ASSERT_EQ(v.stale.size(), 3U);
   EXPECT_EQ(v.remarks.size(), 5U) << "that it was planted is only what was asked for";
-  EXPECT_EQ(v.stale[2].name, "0.5%");
+  EXPECT_EQ(v.stale[2].name, "0.5% of extra work planted");
   EXPECT_NE(v.stale[2].why.find("passed by an older rule"), std::string::npos) << v.stale[2].why;
   EXPECT_NE(v.stale[2].why.find("the races found 0.04%"), std::string::npos) << v.stale[2].why;
 }
@@ -110,6 +113,23 @@ TEST(SelfTestFile, SaysNothingThatItsRacesDoNotGive) {
             std::string::npos);
   EXPECT_NE(wrong_of([](json& d) { d["results"][1]["repeats"] = 21; }).find("21 races are told"), std::string::npos);
   EXPECT_NE(wrong_of([](json& d) { d["results"][1]["passed"] = false; }).find("one of its parts did not"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"].erase(0); }).find("lacks the part 'A against A'"), std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][0] = d["results"][1]; }).find("3% of extra work planted' 2 times"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["alpha"] = 0.2; }).find("its alpha is 0.2"), std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["alarm_rate"] = 0.5; }).find("an alarm rate of 0.5"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][1]["launches_per_sample"] = 77; }).find("no whole number of launches"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][1]["problem"] = "other"; }).find("not one problem"), std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["device"]["key"] = "h200"; }).find("of the device 'h200'"), std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["passed"] = false; }).find("all of its parts did"), std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["created_at"] = "2130-01-01T00:00:00.000Z"; }).find("later than now"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][1]["name"] = "A against A"; }).find("3.00% of extra work was to be"),
+            std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["sentence"] = "0 of 20"; }).find("it says '0 of 20'"),
             std::string::npos);
   EXPECT_THROW(verify_results_text(json{{"schema", kAaSelfTestSchema}}.dump(), "f"), Error);
   json unreadable = honest();

@@ -21,7 +21,7 @@ struct AaOptions : MeasurementSpec {  // max_seconds: of each repeat
   std::string candidate;  // text
   int repeats = 100;
   int planted_permille = 0;  // 30: the one side does 3% more work
-  double alpha = 0.05;       // of the 95% interval
+  double alpha = 0.05;       // of the 95% interval: kAaAlpha
   int per_process = 50;      // repeats in one worker process before the next
   double gap_ms = 1;         // idle before each sample: repeats by the hundred cannot each wait as long as `ab` does
   std::string worker_executable;
@@ -51,6 +51,14 @@ AaResult repeat_aa(const AaOptions& options, const std::function<void(int done, 
                    const std::function<bool()>& stop = {});
 nlohmann::json aa_json(const AaOptions& options, const AaResult& result);
 
+// The parts of `flashcore ab --self-test`, in their order.
+struct AaPart {
+  const char* name;
+  int planted_permille;
+};
+inline constexpr AaPart kAaParts[] = {
+    {"A against A", 0}, {"3% of extra work planted", 30}, {"0.5% of extra work planted", 5}};
+inline constexpr double kAaAlpha = 0.05;                                      // of the 95% intervals of its races
 inline constexpr const char* kAaSelfTestSchema = "flashcore.ab-self-test/1";  // of `flashcore ab --self-test --json`
 
 // The rule by which a part of `ab --self-test` passes. Of `options` it reads repeats, planted_permille, alpha, margin.

@@ -1,6 +1,7 @@
 // A stored experiment, read back from what its run wrote, and concluded anew.
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -118,6 +119,41 @@ AbResult stored_comparison(const json& j, std::vector<PairOutcome> processes, do
   return r;
 }
 
+// Other compilers resample in other last digits.
+constexpr double kIntervalTolerance = 2e-3, kSameRatio = 1e-9;
+
+void require_blocks_of_samples(const PairOutcome& process) {
+  const auto log_time = [](const Trial& side, std::size_t sample) {
+    return std::log(side.timing->samples.at(sample).time_us);
+  };
+  for (std::size_t block = 0; block < process.log_ratios.size(); ++block) {
+    double ratio = 0;
+    for (const std::size_t sample : {2 * block, 2 * block + 1})
+      ratio += 0.5 * (log_time(process.baseline, sample) - log_time(process.candidate, sample));
+    if (!(std::abs(process.log_ratios[block] - ratio) <= kSameRatio))
+      throw_bad_input("block {} of samples.json has the log ratio {:.6f}, and its samples give {:.6f}", block + 1,
+                      process.log_ratios[block], ratio);
+  }
+}
+
+// What was recorded of a comparison is what its samples give.
+void require_of_samples(const AbResult& recorded, double margin) {
+  if (recorded.ended != PairEnded::kMeasured) return;
+  for (const PairOutcome& process : recorded.processes) require_blocks_of_samples(process);
+  AbOptions options;
+  options.margin = margin;
+  const Comparison again = judge_ab(options, recorded.processes).comparison, &told = recorded.comparison;
+  const auto compare = [](const char* what, double stored, double own) {
+    if (!(std::abs(stored - own) <= kIntervalTolerance * own))
+      throw_bad_input("verdict.json has {} {:.4f}, and samples.json gives {:.4f}", what, stored, own);
+  };
+  compare("a speed-up of", told.speedup, again.speedup);
+  compare("an interval that begins at", told.ci95_low, again.ci95_low);
+  compare("an interval that ends at", told.ci95_high, again.ci95_high);
+  if (told.verdict != again.verdict)
+    throw_bad_input("verdict.json calls a comparison {}, and samples.json gives {}", told.verdict, again.verdict);
+}
+
 class StoredResult {
  public:
   StoredResult(const json& verdict, const json& samples) : verdict_(verdict), samples_(samples) {}
@@ -177,6 +213,7 @@ class StoredResult {
       pair.problem = {id, PlacedProblem::parse(id)};
       const json hashes = p.contains("source_hash") ? p.at("source_hash") : json();
       pair.result = stored_comparison(p, stored_processes(raced[i].at("processes"), hashes), e.margin);
+      require_of_samples(pair.result, e.margin);
       // How many processes it lacked is not known of an old file, but that it decided nothing is.
       if (!verdict_.contains("processes") && p.at("outcome") == to_string(HypothesisVerdict::kInconclusive))
         pair.result.verdict = pair.result.comparison.verdict = SpeedVerdict::kInconclusive;

@@ -19,6 +19,7 @@
 #include "lab/record/machine.h"
 #include "lab/record/trial.h"
 #include "lab/verify/evidence.h"
+#include "lab/verify/runs.h"
 
 namespace flashcore {
 namespace {
@@ -91,6 +92,20 @@ void audit_floor(const json& result, std::vector<std::string>& complaints) {
                                      id_of(result), result["floor_us"].dump(), *floor));
 }
 
+// A CPU's key has words of its name and its threads: "cpu_xeon_16c".
+bool is_named_like(const DeviceInfo& cpu) {
+  const std::string threads = fmt::format("_{}c", cpu.limits.multiprocessors);
+  if (!cpu.key.ends_with(threads)) return false;
+  const std::string name = letters_of(cpu.name);
+  const std::string_view words = std::string_view(cpu.key).substr(0, cpu.key.size() - threads.size());
+  for (std::size_t from = words.find('_'); from != std::string_view::npos;) {
+    const std::size_t next = words.find('_', from + 1);
+    if (name.find(letters_of(words.substr(from, next - from))) == std::string::npos) return false;
+    from = next;
+  }
+  return true;
+}
+
 // What follows from the problem, the time and the device's ceilings, with or without samples.
 void audit_rates(const json& result, std::vector<std::string>& complaints) {
   const std::string id = id_of(result);
@@ -113,6 +128,9 @@ void audit_rates(const json& result, std::vector<std::string>& complaints) {
   if (info.limits.kind == DeviceKind::kCuda && letters_of(info.name).find(letters_of(info.key)) == std::string::npos)
     complaints.push_back(
         fmt::format("{}: the device '{}' is not named like its key '{}'", id, excerpt(info.name), excerpt(info.key)));
+  if (info.limits.kind == DeviceKind::kCpu && !is_named_like(info))
+    complaints.push_back(fmt::format("{}: the key '{}' is not of the device '{}' with {} threads", id,
+                                     excerpt(info.key), excerpt(info.name), info.limits.multiprocessors));
   audit_floor(result, complaints);
 }
 
@@ -179,8 +197,12 @@ std::vector<std::string> remarks_on_sessions(const json& rows) {
 
 void audit_row(const json& result, Audit& found) {
   const auto time = result.find("time_us");
-  if (time == result.end() || !time->is_object()) return;
   const std::string id = id_of(result);
+  if (time == result.end() || !time->is_object()) {
+    if (result.value("ended", json()) == "passed")
+      found.wrong.push_back(fmt::format("{}: it passed, and has no time", id));
+    return;
+  }
   try {
     audit(result, found.wrong);
     for (std::string& what : audit_evidence(result)) found.wrong.push_back(std::move(what));
@@ -213,6 +235,7 @@ Audit audit_document(const json& document) {
     found.wrong.push_back(
         fmt::format("{}: the peer {} is in other rows and not in this one, and \"refused\" does not say why",
                     id_of((*results)[row]), excerpt(peer)));
+  for (std::string& what : audit_runs(*results)) found.wrong.push_back(std::move(what));
   found.remarks = remarks_on_sessions(*results);
   return found;
 }
