@@ -20,7 +20,10 @@ void store_at(ElementTensor& tensor, std::int64_t index, const IndexedRandom& ra
   const std::int64_t columns = tensor.shape.sizes[last];
   switch (tensor.element) {
     case ExpressionType::kFloat: {
-      const auto value = static_cast<float>(random.normal(index));
+      // Some far below and above the rest, as masks that are added have them.
+      constexpr double kFar = 16;
+      const double normal = random.normal(index);
+      const auto value = static_cast<float>(random.below(-1 - index, 16) == 0 ? kFar * normal : normal);
       std::memcpy(tensor.data.data() + place * sizeof value, &value, sizeof value);
       return;
     }

@@ -230,13 +230,14 @@ ErrorBound error_bound(const Problem& problem, const Reference& reference) {
   double squares = 0, worst_row = 0, worst_of_rows = 0, lse = 0;
   for (std::int64_t r = 0; r < reference.rows; ++r) {
     const auto at = static_cast<std::size_t>(r);
+    // A row of o that is not finite may have a finite lse.
+    if (std::isfinite(reference.lse[at])) lse = std::max(lse, static_cast<double>(reference.predicted_lse[at]));
     if (std::isnan(norms.row[at])) continue;
     const double predicted = reference.predicted_o[at];
     squares += predicted * predicted;
     const double norm = std::max(norms.row[at], norms.floor);
     worst_row = std::max(worst_row, predicted / norm);
     if (!reference.budgets.empty()) worst_of_rows = std::max(worst_of_rows, reference.budgets[at].worst / norm);
-    lse = std::max(lse, static_cast<double>(reference.predicted_lse[at]));
   }
   const double rel = std::sqrt(squares) / std::max(norms.total, kTiny);
   ErrorBound bound;

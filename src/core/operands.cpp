@@ -9,8 +9,10 @@
 namespace flashcore {
 namespace {
 
-// What kernels with 16-byte copies and tensor maps need of every stride, and no more.
+// Behind the rows of q, in Layout::kStrided: what kernels with 16-byte copies and tensor maps need of every stride, and
+// no more. The other operands have a multiple of it.
 constexpr std::int64_t kStridedGapBytes = 16;
+constexpr std::int64_t kGapsOfK = 2, kGapsOfV = 3, kGapsOfO = 5;
 
 }  // namespace
 
@@ -48,19 +50,51 @@ std::string PlacedProblem::portable() const {
   return problem_text(PlacedProblem(without_expressions(), layout).id(), *this);
 }
 
+namespace {
+
+TensorLayout heads_first(TensorLayout t, std::int64_t gap) {
+  t.stride_row = t.columns + gap;
+  t.stride_head = t.rows * t.stride_row;
+  t.stride_batch = t.heads * t.stride_head;
+  return t;
+}
+
+TensorLayout rows_first(TensorLayout t, std::int64_t gap) {
+  t.stride_head = t.columns + gap;
+  t.stride_row = t.heads * t.stride_head;
+  t.stride_batch = t.rows * t.stride_row;
+  return t;
+}
+
+TensorLayout batch_within_rows(TensorLayout t, std::int64_t gap) {
+  t.stride_head = t.columns + gap;
+  t.stride_batch = t.heads * t.stride_head;
+  t.stride_row = t.batch * t.stride_batch;
+  return t;
+}
+
+TensorLayout layout_of_k(Layout layout, const TensorLayout& sizes, std::int64_t bytes) {
+  if (layout == Layout::kStrided) return batch_within_rows(sizes, kGapsOfK * kStridedGapBytes / bytes);
+  return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, bytes);
+}
+
+TensorLayout layout_of_v(Layout layout, const TensorLayout& sizes, std::int64_t bytes) {
+  if (layout == Layout::kStrided) return heads_first(sizes, kGapsOfV * kStridedGapBytes / bytes);
+  return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, bytes);
+}
+
+TensorLayout layout_of_o(Layout layout, const TensorLayout& sizes, std::int64_t bytes) {
+  if (layout == Layout::kStrided) return rows_first(sizes, kGapsOfO * kStridedGapBytes / bytes);
+  return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, bytes);
+}
+
+}  // namespace
+
 TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns,
                          std::int64_t element_bytes) {
-  TensorLayout t{batch, heads, rows, columns, 0, 0, 0};
-  if (layout == Layout::kBhsd) {
-    t.stride_row = columns;
-    t.stride_head = rows * columns;
-    t.stride_batch = heads * rows * columns;
-    return t;
-  }
-  t.stride_head = columns + (layout == Layout::kStrided ? kStridedGapBytes / element_bytes : 0);
-  t.stride_row = heads * t.stride_head;
-  t.stride_batch = rows * t.stride_row;
-  return t;
+  const std::int64_t gap = layout == Layout::kStrided ? kStridedGapBytes / element_bytes : 0;
+  return layout == Layout::kBhsd ? heads_first({batch, heads, rows, columns, 0, 0, 0}, 0)
+                                 : rows_first({batch, heads, rows, columns, 0, 0, 0}, gap);
 }
 
 namespace {
@@ -71,9 +105,9 @@ ProblemLayouts lay_out(const Problem& p, Layout layout, std::int64_t batch, std:
              kv_bytes = static_cast<std::int64_t>(size_of(p.cache_dtype())),
              o_bytes = static_cast<std::int64_t>(size_of(p.output_dtype()));
   layouts.q = make_layout(layout, batch, p.heads_q, rows, p.head_dim, bytes);
-  layouts.k = make_layout(layout, batch, p.heads_kv, keys, p.head_dim, kv_bytes);
-  layouts.v = make_layout(layout, batch, p.heads_kv, keys, p.head_dim_v, kv_bytes);
-  layouts.o = make_layout(layout, batch, p.heads_q, rows, p.head_dim_v, o_bytes);
+  layouts.k = layout_of_k(layout, {batch, p.heads_kv, keys, p.head_dim, 0, 0, 0}, kv_bytes);
+  layouts.v = layout_of_v(layout, {batch, p.heads_kv, keys, p.head_dim_v, 0, 0, 0}, kv_bytes);
+  layouts.o = layout_of_o(layout, {batch, p.heads_q, rows, p.head_dim_v, 0, 0, 0}, o_bytes);
   layouts.lse_elements = batch * p.heads_q * rows;
   layouts.total_q = batch * rows, layouts.total_kv = batch * keys;
   if (p.has_expression()) {
@@ -110,8 +144,8 @@ ProblemLayouts make_paged_layouts(const Problem& p, Layout layout, std::int64_t 
   FC_CHECK(p.paged());
   ProblemLayouts layouts = lay_out(p, layout, 1, total_q, 0);
   const auto bytes = static_cast<std::int64_t>(size_of(p.cache_dtype()));
-  layouts.k = make_layout(layout, pages, p.heads_kv, p.page_size, p.head_dim, bytes);
-  layouts.v = make_layout(layout, pages, p.heads_kv, p.page_size, p.head_dim_v, bytes);
+  layouts.k = layout_of_k(layout, {pages, p.heads_kv, p.page_size, p.head_dim, 0, 0, 0}, bytes);
+  layouts.v = layout_of_v(layout, {pages, p.heads_kv, p.page_size, p.head_dim_v, 0, 0, 0}, bytes);
   layouts.pages = pages, layouts.max_pages = max_pages, layouts.table_stride = table_stride;
   return layouts;
 }

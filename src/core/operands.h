@@ -15,13 +15,16 @@ namespace flashcore {
 // How q, k, v and o lie in memory, and the keys of each page of a cache. Kernels take strides; this names the cases
 // that suites and the fuzzer try.
 enum class Layout {
-  kBhsd,     // [batch, heads, seqlen, head_dim], contiguous (PyTorch SDPA)
-  kBshd,     // [batch, seqlen, heads, head_dim], contiguous (FlashAttention)
-  kStrided,  // [batch, seqlen, heads, head_dim and 16 unused bytes]: a slice of a larger tensor
+  kBhsd,  // [batch, heads, seqlen, head_dim], contiguous (PyTorch SDPA)
+  kBshd,  // [batch, seqlen, heads, head_dim], contiguous (FlashAttention)
+  // Slices of larger tensors, of each operand another one, that all have unused bytes behind each row: q and o
+  // [batch, seqlen, heads, head_dim], k [seqlen, batch, heads, head_dim], v [batch, heads, seqlen, head_dim].
+  kStrided,
 };
 std::string_view to_string(Layout layout);  // "bhsd" | "bshd" | "strided"
 Layout parse_layout(std::string_view name);
 
+// Of q.
 TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns,
                          std::int64_t element_bytes = 2);
 

@@ -95,7 +95,18 @@ double PatternValues::token_factor(const Place& at) const {
   }
 }
 
+namespace {
+
+// Rows of zeros, as padding has them: no largest magnitude to divide by, scores that are all alike.
+constexpr std::int64_t kZerosOfQ = 11, kZerosOfK = 13, kZerosOfV = 17;
+bool is_zero(Pattern pattern, const Place& at, std::int64_t every) {
+  return pattern == Pattern::kOutlier && at.row % every == every / 2;
+}
+
+}  // namespace
+
 float PatternValues::q_value(const Place& at) const {
+  if (is_zero(pattern_, at, kZerosOfQ)) return 0;
   const double plain = q_.normal(index_of(at, p_.heads_q, p_.seqlen_q, p_.head_dim));
   switch (pattern_) {
     case Pattern::kPeaked:
@@ -122,6 +133,7 @@ float PatternValues::q_value(const Place& at) const {
 }
 
 float PatternValues::k_scaled(const Place& at) const {
+  if (is_zero(pattern_, at, kZerosOfK)) return 0;
   const double plain = k_value(at);
   if (pattern_ == Pattern::kLargeLogits || pattern_ == Pattern::kExtreme) return static_cast<float>(large_ * plain);
   if (pattern_ == Pattern::kNonFinite) return poison_k(at, static_cast<float>(plain));
@@ -134,7 +146,9 @@ float PatternValues::v_value(const Place& at) const {
   if (pattern_ == Pattern::kLongTail) return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
   if (pattern_ == Pattern::kExtreme) return static_cast<float>(extreme_v_ * plain);
   if (pattern_ == Pattern::kPositive) return static_cast<float>(std::abs(plain));
-  return static_cast<float>(pattern_ == Pattern::kOutlier && is_outlier(at) ? 1000 * plain : plain);
+  if (pattern_ == Pattern::kNonFinite) return poison_v(at, static_cast<float>(plain));
+  if (pattern_ == Pattern::kOutlier && is_outlier(at)) return static_cast<float>(1000 * plain);
+  return is_zero(pattern_, at, kZerosOfV) ? 0 : static_cast<float>(plain);
 }
 
 // All other keys together weigh about a fifth of one row's.
@@ -180,11 +194,15 @@ float PatternValues::poison_q(const Place& at, float plain) const {
   return plain;
 }
 
-// At most one key of each head, in the last quarter, so that under a causal mask most rows do not see it. A NaN key
-// spoils every row that sees it, so only some heads have one; an infinite one decides by the sign of q.
+// In the last quarter, so that under a causal mask most rows do not see it.
+std::int64_t PatternValues::first_poisoned_key() const { return p_.seqlen_kv - (p_.seqlen_kv + 3) / 4; }
+
+// At most one key of each head. A NaN key spoils every row that sees it, so only some heads have one, anywhere where
+// there is no mask; an infinite one decides by the sign of q.
 float PatternValues::poison_k(const Place& at, float plain) const {
   const std::int64_t head = at.batch * p_.heads_kv + at.head;
-  const std::int64_t start = p_.seqlen_kv - (p_.seqlen_kv + 3) / 4;
+  const bool is_nan = head % 4 == 1;
+  const std::int64_t start = is_nan && !band_.bounded() ? 0 : first_poisoned_key();
   const std::int64_t key = start + place_.below(2 * head, p_.seqlen_kv - start);
   if (at.row != key || at.column != place_.below(2 * head + 1, p_.head_dim)) return plain;
   switch (head % 4) {
@@ -193,6 +211,22 @@ float PatternValues::poison_k(const Place& at, float plain) const {
     case 2: return -std::numeric_limits<float>::infinity();
     default: return plain;
   }
+}
+
+// One key of every other head, in one column, where all rows see it: what a masked key's V does is another promise
+// (docs/correctness.md, "NaN at masked keys"). No key whose K is infinite: its weight may be 0.
+float PatternValues::poison_v(const Place& at, float plain) const {
+  const std::int64_t keys = first_poisoned_key(), head = at.batch * p_.heads_kv + at.head;
+  if (band_.bounded() || p_.has_expression() || keys == 0) return plain;
+  constexpr std::int64_t kStream = std::int64_t{1} << 40;  // apart from the numbers of K
+  if (place_.below(kStream + 4 * head, 2) == 0) return plain;
+  if (at.row != place_.below(kStream + 4 * head + 1, keys) ||
+      at.column != place_.below(kStream + 4 * head + 2, p_.head_dim_v))
+    return plain;
+  // An infinity only where no weight of 16 bits is rounded to 0.
+  const bool may_be_infinite = size_of(p_.dtype) > 1 && !p_.scale && !p_.transforms_scores() && !p_.sink;
+  return may_be_infinite && place_.below(kStream + 4 * head + 3, 2) == 0 ? std::numeric_limits<float>::infinity()
+                                                                         : std::numeric_limits<float>::quiet_NaN();
 }
 
 }  // namespace flashcore

@@ -33,7 +33,9 @@ class PatternValues {
   double squares_of_k(const Place& at) const;
   bool is_outlier(const Place& at) const;
   float poison_q(const Place& at, float plain) const;
+  std::int64_t first_poisoned_key() const;
   float poison_k(const Place& at, float plain) const;
+  float poison_v(const Place& at, float plain) const;
 
   const Problem& p_;
   const Band<std::int64_t> band_;

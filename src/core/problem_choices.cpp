@@ -19,6 +19,9 @@ constexpr std::array<std::int64_t, 17> kEdgeLengths = {0,  1,  2,  15,  16,  17,
 // Below and above usual scores, those of Gemma 2 and Grok, and one that changes next to nothing.
 constexpr std::array<double, 5> kSoftcaps = {0.5, 5, 30, 50, 1000};
 constexpr std::array<double, 4> kScales = {0.03125, 0.1, 0.5, 1.0};
+// Beyond what most families take; 576 beside 512 is latent attention's.
+constexpr std::array<std::int64_t, 5> kWideHeadDims = {264, 320, 384, 512, 576};
+constexpr std::array<std::int64_t, 4> kLargeGroups = {17, 24, 32, 64};
 // Two of three have the 16 bits that most families are for.
 constexpr std::array<DType, 9> kDTypes = {DType::kF32,  DType::kF16,  DType::kF16,  DType::kF16, DType::kBF16,
                                           DType::kBF16, DType::kBF16, DType::kE4M3, DType::kE5M2};
@@ -124,6 +127,7 @@ void draw_batch(Problem& p, Draws& draws) { p.batch = draws.one_in(3) ? draws.be
 void draw_heads(Problem& p, Draws& draws) {
   p.heads_kv = draws.between(1, 4);
   p.heads_q = p.heads_kv * draws.pick(kGroups);
+  if (draws.one_in(24)) p.heads_kv = 1, p.heads_q = draws.pick(kLargeGroups);
 }
 
 // Mostly its own length: kernels that assume seqlen_q == seqlen_kv are a classic.
@@ -138,6 +142,7 @@ void draw_lengths(Problem& p, Draws& draws) {
 
 void draw_head_dim(Problem& p, Draws& draws) {
   p.head_dim = draws.one_in(6) ? draws.between(1, 256) : draws.pick(kHeadDims);
+  if (draws.one_in(20)) p.head_dim = draws.pick(kWideHeadDims);
 }
 
 void draw_head_dim_v(Problem& p, Draws& draws) { p.head_dim_v = draws.one_in(4) ? draws.pick(kHeadDims) : p.head_dim; }
@@ -189,14 +194,19 @@ void draw_ragged(Problem& p, Draws& draws) {
   if (!draws.one_in(8)) return;
   p.lengths = draws.pick(kRagged);
   p.batch = draws.between(1, 6);
+  // Of more than tables in shared memory hold: of few rows and keys, since each costs a tile.
+  if (!draws.one_in(12)) return;
+  p.batch = draws.between(30, 300);
+  p.heads_kv = 1, p.heads_q = draws.between(1, 2);
+  p.seqlen_q = std::min<std::int64_t>(p.seqlen_q, 3), p.seqlen_kv = std::min<std::int64_t>(p.seqlen_kv, 20);
 }
 
 void draw_page_size(Problem& p, Draws& draws) {
-  if (!p.ragged()) return;
-  if (draws.one_in(2)) p.page_size = draws.pick(kPageSizes);
-  if (p.is_8bit() || !draws.one_in(3)) return;
+  if (p.ragged() && draws.one_in(2)) p.page_size = draws.pick(kPageSizes);
+  if (p.is_8bit() || !draws.one_in(p.ragged() ? 3 : 12)) return;
   p.kv_dtype = draws.pick(kCaches);
-  const Scaling scaling = p.paged() ? draws.pick(kScalingsOfCaches) : draws.pick(kScalings8);
+  const bool may_be_of_tokens = p.paged() || !p.ragged();
+  const Scaling scaling = may_be_of_tokens ? draws.pick(kScalingsOfCaches) : draws.pick(kScalings8);
   if (scaling != p.usual_scaling()) p.scaling = scaling;
 }
 

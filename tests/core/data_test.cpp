@@ -149,7 +149,7 @@ TEST(DataTest, OutliersAreFewAndOneIsInTheLastKey) {
   for (std::int64_t h = 0; h < 2; ++h) {
     for (std::int64_t row = 0; row < 200; ++row) {
       for (std::int64_t d = 0; d < 64; ++d) {
-        if (in.v.at(0, h, row, d) == normal.v.at(0, h, row, d)) continue;
+        if (in.v.at(0, h, row, d) == normal.v.at(0, h, row, d) || in.v.at(0, h, row, d) == 0) continue;
         EXPECT_NEAR(in.v.at(0, h, row, d) / normal.v.at(0, h, row, d), 1000, 2);
         ++changed;
         last += row == 199 ? 1 : 0;
@@ -231,7 +231,8 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
                   << p.id() << " " << to_string(pattern);
             }
             if (p.input_scaling() == Scaling::kToken) {
-              EXPECT_EQ(largest_of_row, precision.largest) << p.id() << " row " << row;
+              const bool is_zero = pattern == Pattern::kOutlier && plain.v.at(b, h, row, 0) == 0;
+              EXPECT_EQ(largest_of_row, is_zero ? 0 : precision.largest) << p.id() << " row " << row;
             }
             largest_of_head = std::max(largest_of_head, largest_of_row);
           }

@@ -212,8 +212,9 @@ TEST(ProblemExpressions, TestDataIsWhatItSays) {
       const std::int32_t place[] = {h, i};
       sum += tensors[0].at(place), squares += tensors[0].at(place) * tensors[0].at(place);
     }
-  EXPECT_NEAR(sum / 300, 0, 0.2);
-  EXPECT_NEAR(squares / 300, 1, 0.3);
+  // One in 16 is 16 times as large.
+  EXPECT_NEAR(sum / 300, 0, 1);
+  EXPECT_NEAR(squares / 300, 1 + 255.0 / 16, 8);
   const ProblemLayouts layouts = make_layouts(p);
   EXPECT_EQ(layouts.tensor_strides[0], (std::array<std::int64_t, 4>{100, 1, 0, 0}));
   EXPECT_EQ(layouts.tensor_strides[2], (std::array<std::int64_t, 4>{1, 0, 0, 0}));

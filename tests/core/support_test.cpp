@@ -73,8 +73,12 @@ TEST(TensorTest, StridesAreMultiplesOf16BytesWhereRowsAre) {
     const PlacedProblem problem = PlacedProblem::parse(id);
     const ProblemLayouts layouts = make_layouts(problem);
     const auto bytes = static_cast<std::int64_t>(size_of(problem.dtype));
+    EXPECT_EQ(layouts.q.stride_head * bytes, problem.head_dim * bytes + 16) << id;
+    EXPECT_EQ(layouts.k.stride_head * bytes, problem.head_dim * bytes + 32) << id;
+    EXPECT_EQ(layouts.k.stride_row, 2 * layouts.k.stride_batch) << id;
+    EXPECT_EQ(layouts.v.stride_row * bytes, problem.head_dim * bytes + 48) << id;
     for (const TensorLayout& at : {layouts.q, layouts.k, layouts.v}) {
-      EXPECT_EQ(at.stride_head * bytes, problem.head_dim * bytes + 16) << id;
+      EXPECT_EQ(at.stride_head * bytes % 16, 0) << id;
       EXPECT_EQ(at.stride_row * bytes % 16, 0) << id;
       EXPECT_EQ(at.stride_batch * bytes % 16, 0) << id;
     }

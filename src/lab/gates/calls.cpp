@@ -251,10 +251,11 @@ std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, n
   if (is_on(Check::kNoLse))
     if (auto found = check_no_lse(call)) return found;
   if (!is_on(Check::kAlignment) || !room_for_fresh_buffers(call.device.info(), call.problem)) return std::nullopt;
-  // Multiples of what is promised and of no more; and of 16, 64 and 128, where somebody may change his way of copying.
+  // Multiples of what is promised and of no more; and of 16, 32, 64 and 128, where somebody may change his way of
+  // copying.
   std::set<int> offsets{promised};
   if (!call.device.info().limits.emulated)
-    for (const int offset : {16, 64, 128})
+    for (const int offset : {16, 32, 64, 128})
       if (offset >= promised) offsets.insert(offset);
   evidence["offsets"] = offsets;
   for (const int offset : offsets)

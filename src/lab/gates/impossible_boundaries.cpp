@@ -100,21 +100,26 @@ std::optional<CallFault> check_impossible_boundaries(const JudgedCall& call, nlo
   AttentionArgs args = call.operands.args();
   args.cu_seqlens_q = device_q.data();
   if (!call.problem.paged()) args.cu_seqlens_kv = device_kv.data();
-  const Launch launch = call.loaded.bind(args);
-  const auto judge = [&](const Reference& reference, const ErrorBound& bound, const std::string& where,
-                         std::int64_t first_unwritten, const std::set<std::size_t>& bad) -> std::optional<CallFault> {
-    const AttentionOutputs outputs = launch_once(call.device, call.operands, launch);
-    if (const auto name = is_on(Check::kRedZones) ? call.operands.broken_red_zone() : std::nullopt)
-      return CallFault{Check::kLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
-    if (is_on(Check::kPoison) && rows_written(outputs, first_unwritten, own.q.back()))
-      return CallFault{Check::kLengths, where + "it wrote rows that no sequence has"};
-    // NaN is what the outputs hold before a launch, too.
-    for (const std::size_t sequence : bad)
-      if (is_on(Check::kPoison) && rows_left(outputs, own.q[sequence], std::min(own.q[sequence + 1], first_unwritten)))
-        return CallFault{Check::kLengths, where + fmt::format("it wrote nothing to rows of sequence {}", sequence)};
-    const OutputError error = compare_sample(call.problem, reference, call.oracle.rows, outputs);
-    if (is_right(error, bound)) return std::nullopt;
-    return CallFault{Check::kLengths, where + "it is wrong: " + describe_error(error, bound)};
+  const LaunchesByLse launches(call, args);
+  const auto judge = [&](const Reference& reference, const ErrorBound& bound, const std::string& boundaries,
+                         std::int64_t first_unwritten, const std::set<std::size_t>& bad) {
+    return launches.judge(
+        Check::kLengths, [&](AttentionOutputs& outputs, const std::string& how) -> std::optional<CallFault> {
+          const std::string where = how + boundaries;
+          if (const auto name = is_on(Check::kRedZones) ? call.operands.broken_red_zone() : std::nullopt)
+            return CallFault{Check::kLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
+          if (is_on(Check::kPoison) && rows_written(outputs, first_unwritten, own.q.back()))
+            return CallFault{Check::kLengths, where + "it wrote rows that no sequence has"};
+          // NaN is what the outputs hold before a launch, too.
+          for (const std::size_t sequence : bad)
+            if (is_on(Check::kPoison) &&
+                rows_left(outputs, own.q[sequence], std::min(own.q[sequence + 1], first_unwritten)))
+              return CallFault{Check::kLengths,
+                               where + fmt::format("it wrote nothing to rows of sequence {}", sequence)};
+          const OutputError error = compare_sample(call.problem, reference, call.oracle.rows, outputs);
+          if (is_right(error, bound)) return std::nullopt;
+          return CallFault{Check::kLengths, where + "it is wrong: " + describe_error(error, bound)};
+        });
   };
   const std::vector<ImpossibleBoundaries> all = impossible_boundaries(call.problem);
   for (const ImpossibleBoundaries& each : all) {

@@ -24,21 +24,66 @@ std::string print_lengths(const std::vector<SequenceLengths>& sequences) {
 
 }  // namespace
 
+void pack_rows(AttentionOutputs& outputs, const Boundaries& from, const Boundaries& to) {
+  pack_rows(outputs.o, from.q, to.q);
+  const std::int64_t rows = outputs.o.layout.rows;
+  for (std::int64_t head = 0; head < outputs.o.layout.heads; ++head)
+    for (std::size_t s = 0; s + 1 < to.q.size(); ++s)
+      for (std::int64_t row = 0; row < to.q[s + 1] - to.q[s]; ++row)
+        outputs.lse[static_cast<std::size_t>(head * rows + to.q[s] + row)] =
+            outputs.lse[static_cast<std::size_t>(head * rows + from.q[s] + row)];
+}
+
+LaunchesByLse::LaunchesByLse(const JudgedCall& call, const AttentionArgs& args)
+    : call_(call), with_(call.loaded.bind(args)), without_([&] {
+        AttentionArgs of_o = args;
+        of_o.lse = nullptr;
+        return call.loaded.bind(of_o);
+      }()) {}
+
+std::optional<CallFault> LaunchesByLse::judge(
+    Check check, const std::function<std::optional<CallFault>(AttentionOutputs&, const std::string&)>& judge) const {
+  AttentionOutputs outputs = launch_once(call_.device, call_.operands, with_);
+  std::vector<float> lse = outputs.lse;
+  if (auto found = judge(outputs, "")) return found;
+  if (!is_on(Check::kNoLse)) return std::nullopt;
+  outputs = launch_once(call_.device, call_.operands, without_);
+  const AttentionOutputs untouched{HostTensor(), outputs.lse};
+  if (is_on(Check::kPoison) && count_unwritten(untouched) != static_cast<std::int64_t>(lse.size()))
+    return CallFault{check, "a launch without lse wrote to the lse of an earlier one"};
+  outputs.lse = std::move(lse);
+  return judge(outputs, "without lse ");
+}
+
+namespace {
+
+std::optional<CallFault> judge_shorter(const JudgedCall& call, const ShorterSequences& set,
+                                       const LaunchesByLse& launches) {
+  call.operands.upload_lengths(set.sequences);
+  return launches.judge(
+      Check::kLengths, [&](AttentionOutputs& outputs, const std::string& how) -> std::optional<CallFault> {
+        const std::string where =
+            how + fmt::format("with sequences of {} rows and keys ", print_lengths(set.sequences));
+        if (const auto name = is_on(Check::kRedZones) ? call.operands.broken_red_zone() : std::nullopt)
+          return CallFault{Check::kLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
+        if (is_on(Check::kPoison) &&
+            rows_written(outputs, boundaries_of(set.sequences).q.back(), outputs.o.layout.rows))
+          return CallFault{Check::kLengths, where + "it wrote rows that no sequence has"};
+        const OutputError error = compare_sample(call.problem, set.reference, set.rows, outputs);
+        if (is_right(error, set.bound)) return std::nullopt;
+        return CallFault{Check::kLengths, where + "it is wrong: " + describe_error(error, set.bound)};
+      });
+}
+
+}  // namespace
+
 std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& evidence) {
   if (!call.problem.ragged() || !is_on(Check::kLengths)) return std::nullopt;
   const std::vector<ShorterSequences>& sets = OracleCache::shorter(call.problem, call.oracle);
-  for (const ShorterSequences& set : sets) {
-    call.operands.upload_lengths(set.sequences);
-    const AttentionOutputs outputs = launch_once(call.device, call.operands, call.launch);
-    const std::string where = fmt::format("with sequences of {} rows and keys ", print_lengths(set.sequences));
-    if (const auto name = is_on(Check::kRedZones) ? call.operands.broken_red_zone() : std::nullopt)
-      return CallFault{Check::kLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
-    if (is_on(Check::kPoison) && rows_written(outputs, boundaries_of(set.sequences).q.back(), outputs.o.layout.rows))
-      return CallFault{Check::kLengths, where + "it wrote rows that no sequence has"};
-    const OutputError error = compare_sample(call.problem, set.reference, set.rows, outputs);
-    if (!is_right(error, set.bound))
-      return CallFault{Check::kLengths, where + "it is wrong: " + describe_error(error, set.bound)};
-  }
+  const LaunchesByLse launches(call, call.operands.args());
+  for (const ShorterSequences& set : sets)
+    if (auto found = judge_shorter(call, set, launches)) return found;
+  if (auto found = check_moved_sequences(call, sets.back())) return found;
   call.operands.upload_lengths(call.problem.sequences());
   evidence["shorter_sequences"] = sets.size();
   return check_impossible_boundaries(call, evidence);
@@ -67,17 +112,6 @@ AttentionInputs spoiled_behind(const PlacedProblem& problem, const AttentionInpu
       spoil_rows(*keys, from.kv[s] + to.kv[s + 1] - to.kv[s], from.kv[s + 1]);
   }
   return spoiled;
-}
-
-// What is left where the rows that count were packed: another sequence's, which no row of the sample is.
-void pack_rows(AttentionOutputs& outputs, const Boundaries& from, const Boundaries& to) {
-  pack_rows(outputs.o, from.q, to.q);
-  const std::int64_t rows = outputs.o.layout.rows;
-  for (std::int64_t head = 0; head < outputs.o.layout.heads; ++head)
-    for (std::size_t s = 0; s + 1 < to.q.size(); ++s)
-      for (std::int64_t row = 0; row < to.q[s + 1] - to.q[s]; ++row)
-        outputs.lse[static_cast<std::size_t>(head * rows + to.q[s] + row)] =
-            outputs.lse[static_cast<std::size_t>(head * rows + from.q[s] + row)];
 }
 
 // Some of the rows that none of the sequences uses.
@@ -123,31 +157,35 @@ class UsedLaunch {
     if (!set_.block_table.empty()) inputs.block_table = set_.block_table;
     call_.operands.upload(inputs);
     bind();
-    AttentionOutputs outputs = launch_once(call_.device, call_.operands, *launch_);
-    const std::string where = fmt::format("with {}{}{} of sequences of {} rows and keys{} ",
-                                          gives_rows_ ? "seqused_q" : "", gives_rows_ && gives_keys_ ? " and " : "",
-                                          gives_keys_ ? "seqused_kv" : "", print_lengths(set_.sequences), what);
-    if (const auto name = is_on(Check::kRedZones) ? call_.operands.broken_red_zone() : std::nullopt)
-      return CallFault{Check::kUsedLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
-    if (is_on(Check::kPoison) && unused_rows_written(outputs, from_, to_))
-      return CallFault{Check::kUsedLengths, where + "it wrote rows that are not used"};
-    // NaN is what the outputs hold before a launch, too.
-    for (const std::size_t sequence : bad_)
-      if (is_on(Check::kPoison) && rows_left(outputs, from_.q[sequence], from_.q[sequence + 1]))
-        return CallFault{Check::kUsedLengths, where + fmt::format("it wrote nothing to rows of sequence {}", sequence)};
-    pack_rows(outputs, from_, to_);
+    const std::string set = fmt::format("with {}{}{} of sequences of {} rows and keys{} ",
+                                        gives_rows_ ? "seqused_q" : "", gives_rows_ && gives_keys_ ? " and " : "",
+                                        gives_keys_ ? "seqused_kv" : "", print_lengths(set_.sequences), what);
     const Reference others = without_sequences(call_.problem, set_.reference, set_.rows, to_, bad_);
     // Fewer rows average less: the bound of all would be too small for them.
     const ErrorBound bound = bad_.empty() ? set_.bound : error_bound(call_.problem, others);
-    const OutputError error = compare_sample(call_.problem, others, set_.rows, outputs);
-    if (is_right(error, bound)) return std::nullopt;
-    return CallFault{Check::kUsedLengths, where + "it is wrong: " + describe_error(error, bound)};
+    return launches_->judge(
+        Check::kUsedLengths, [&](AttentionOutputs& outputs, const std::string& how) -> std::optional<CallFault> {
+          const std::string where = how + set;
+          if (const auto name = is_on(Check::kRedZones) ? call_.operands.broken_red_zone() : std::nullopt)
+            return CallFault{Check::kUsedLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
+          if (is_on(Check::kPoison) && unused_rows_written(outputs, from_, to_))
+            return CallFault{Check::kUsedLengths, where + "it wrote rows that are not used"};
+          // NaN is what the outputs hold before a launch, too.
+          for (const std::size_t sequence : bad_)
+            if (is_on(Check::kPoison) && rows_left(outputs, from_.q[sequence], from_.q[sequence + 1]))
+              return CallFault{Check::kUsedLengths,
+                               where + fmt::format("it wrote nothing to rows of sequence {}", sequence)};
+          pack_rows(outputs, from_, to_);
+          const OutputError error = compare_sample(call_.problem, others, set_.rows, outputs);
+          if (is_right(error, bound)) return std::nullopt;
+          return CallFault{Check::kUsedLengths, where + "it is wrong: " + describe_error(error, bound)};
+        });
   }
 
  private:
   // The first time; then the launch reads what the same addresses hold.
   void bind() {
-    if (launch_) {
+    if (launches_) {
       device_rows_->store(rows_), device_keys_->store(keys_);
       return;
     }
@@ -157,7 +195,7 @@ class UsedLaunch {
     AttentionArgs args = call_.operands.args();
     if (gives_keys_) args.seqused_kv = device_keys_->data();
     if (gives_rows_) args.seqused_q = device_rows_->data();
-    launch_ = call_.loaded.bind(args);
+    launches_.emplace(call_, args);
   }
 
   const JudgedCall& call_;
@@ -168,7 +206,7 @@ class UsedLaunch {
   std::set<std::size_t> bad_;  // sequences of numbers that they cannot have
   bool is_impossible_ = false, gives_rows_ = false, gives_keys_ = false;
   std::optional<DeviceLengths> device_rows_, device_keys_;
-  std::optional<Launch> launch_;
+  std::optional<LaunchesByLse> launches_;
 };
 
 // Of lengths that no batch has, that sequence's rows are NaN, and all others right: of the set's sequences the longest

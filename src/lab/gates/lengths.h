@@ -2,8 +2,11 @@
 // Lengths and boundaries of a ragged batch's sequences that a launch reads on the device.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "core/boundaries.h"
@@ -22,10 +25,28 @@ class DeviceLengths {
   std::unique_ptr<Buffer> buffer_;
 };
 
+// A launch, and the same without lse, which may take another path. Outputs of the second have the lse of the first.
+class LaunchesByLse {
+ public:
+  LaunchesByLse(const JudgedCall& call, const AttentionArgs& args);
+  // The first fault that judge(outputs, "" or "without lse ") finds, or an lse that the second one wrote.
+  std::optional<CallFault> judge(
+      Check check, const std::function<std::optional<CallFault>(AttentionOutputs&, const std::string&)>& judge) const;
+
+ private:
+  const JudgedCall& call_;
+  Launch with_, without_;
+};
+
 // NaN in all rows of those sequences, which lie at `boundaries`.
 Reference without_sequences(const PlacedProblem& problem, const Reference& reference, const RowSample& rows,
                             const Boundaries& boundaries, const std::set<std::size_t>& sequences);
 
+// The rows of all sequences from where they lie to where they are packed. What is left there is another sequence's.
+void pack_rows(AttentionOutputs& outputs, const Boundaries& from, const Boundaries& to);
+
+// Part of check_lengths: the set's sequences behind rows and keys that none has. Leaves oracle.inputs in the operands.
+std::optional<CallFault> check_moved_sequences(const JudgedCall& call, const ShorterSequences& set);
 // Part of check_lengths: boundaries that fall, that are negative or that lie beyond the tensor or the bound give NaN in
 // the rows of their sequence that the tensor has, and change no other row. The launch that was bound before serves
 // possible ones after them.

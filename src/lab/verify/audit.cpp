@@ -128,7 +128,7 @@ void audit_rates(const json& result, std::vector<std::string>& complaints) {
   if (info.limits.kind == DeviceKind::kCuda && letters_of(info.name).find(letters_of(info.key)) == std::string::npos)
     complaints.push_back(
         fmt::format("{}: the device '{}' is not named like its key '{}'", id, excerpt(info.name), excerpt(info.key)));
-  if (info.limits.kind == DeviceKind::kCpu && !is_named_like(info))
+  if (info.limits.kind == DeviceKind::kCpu && info.key.starts_with("cpu_") && !is_named_like(info))
     complaints.push_back(fmt::format("{}: the key '{}' is not of the device '{}' with {} threads", id,
                                      excerpt(info.key), excerpt(info.name), info.limits.multiprocessors));
   audit_floor(result, complaints);

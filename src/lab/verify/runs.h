@@ -8,8 +8,7 @@
 namespace flashcore {
 
 // Of a results file's rows, one sentence for each contradiction: another boot, commit, driver, number of cores or of
-// rounds within a run; not as many samples as rounds; two sessions with the same samples; samples that are all one
-// number.
+// rounds within a run; not as many samples as rounds; two sessions with the same samples.
 std::vector<std::string> audit_runs(const nlohmann::json& rows);
 
 }  // namespace flashcore
