@@ -49,10 +49,11 @@ CampaignOptions campaign_options(const CampaignArguments& options) {
   out.device = describe_device(options.common.device);
   const bool on_gpu = out.device.limits.kind == DeviceKind::kCuda && !out.device.limits.emulated;
   Common chosen = options.common;
-  if (chosen.suite.empty() && chosen.problem.empty())
-    chosen.suite = on_gpu ? "campaign" : out.device.limits.emulated ? "emulator" : "smoke";
-  out.problems = select_problems(chosen, "quick");
+  const std::string suite = on_gpu ? "campaign" : out.device.limits.emulated ? "emulator" : "smoke";
+  out.problems = select_problems(chosen, suite);
   require_something_to_time(out.problems);
+  // Each verb has a default of its own: a name is of this one.
+  if (chosen.suite.empty() && out.problems.problems.front().problem.id() != chosen.problem) chosen.suite = suite;
   out.suite = chosen.suite;
   out.problem = chosen.problem;
   // The verbs run in the present folder, as this one does.
@@ -150,21 +151,23 @@ int run_campaign_verb(const CampaignArguments& options) {
       },
       interrupted);
   show_campaign(console, result);
-  int passed = 0, failed = 0, unjudged = 0;
+  int passed = 0, failed = 0, unjudged = 0, left = 0;
   for (const CampaignPhase& phase : result.state.phases) {
     const bool done = phase.status == PhaseStatus::kDone;
     passed += done && phase.verdict == PhaseVerdict::kPassed ? 1 : 0;
     failed += done && phase.verdict == PhaseVerdict::kFailed ? 1 : 0;
-    unjudged += !done || phase.verdict == PhaseVerdict::kNotJudged ? 1 : 0;
+    unjudged += done && phase.verdict == PhaseVerdict::kNotJudged ? 1 : 0;
+    left += done ? 0 : 1;  // interrupted, or not reached
   }
   nlohmann::json document = state_json(result.state);
   document["criteria"] = criteria_json(result.criteria);
   document["findings"] = findings_of(campaign.folder, result.state);
   write_json(options.common, document);
-  console.summary("{} passed, {} failed, {} could not judge; {}{}", plural(passed, "phase"), failed, unjudged,
+  console.summary("{} passed, {} failed, {} could not judge{}; {}{}", plural(passed, "phase"), failed, unjudged,
+                  left == 0 ? "" : fmt::format(", {} interrupted or not reached (--resume goes on)", left),
                   (campaign.folder / "summary.md").string(), stopped_by());
   if (failed > 0) return kFailed;
-  return unless_interrupted(unjudged == 0 ? kDone : kNotJudged);
+  return unless_interrupted(unjudged + left == 0 ? kDone : kNotJudged);
 }
 
 }  // namespace
@@ -188,7 +191,8 @@ Run add_campaign(CLI::App& app) {
       ->capture_default_str();
   app.add_flag(
       "--resume", options->resume,
-      "go on with the campaign in --out: what is done is not run again, but for what was cut for want of time");
+      "go on with the campaign in --out: what is done is not run again, but for what was cut for want of time or "
+      "lacked a program or a package");
   app.add_option("--baseline", options->baseline,
                  "of the regression gate, a file of `gate --write-baseline` (default: recorded before the evolution)")
       ->type_name("FILE");

@@ -4,12 +4,32 @@
 
 #include "cli/common.h"
 #include "core/error.h"
+#include "lab/campaign/state.h"
 
 namespace flashcore::cli {
 
+namespace {
+
+bool is_of_emulated_campaign(const std::filesystem::path& store) {
+  try {
+    const auto campaign = load_state(store.parent_path());
+    return campaign && campaign->device.starts_with("emulator");
+  } catch (const Error&) {
+    return false;  // whatever lies there, it says nothing of the store
+  }
+}
+
+}  // namespace
+
 std::vector<Trial> stored_trials(const std::string& store, const TrialQuery& query) {
   std::error_code error;
-  if (!std::filesystem::exists(store, error))
+  const bool is_there = std::filesystem::exists(store, error);
+  if (!is_there && is_of_emulated_campaign(store))
+    throw_bad_input(
+        "--store {}: there is no such file: the campaign in its folder ran on an emulated GPU, which times nothing, so "
+        "that it left no trials; name another store",
+        store);
+  if (!is_there)
     throw_bad_input("--store {}: there is no such file; run flashcore tune first, or name another store", store);
   std::vector<std::string> damaged;
   std::vector<Trial> trials = Store(store, Store::Access::kRead).query(query, &damaged);

@@ -109,7 +109,7 @@ void show_progress(Console& console, const TuneProgress& p, const Clock& clock) 
 
 void add_row(Table& table, const TuneResult::Entry& entry) {
   const std::string funnel = fmt::format("{} > {} > {} > {} > {} > {}", entry.proposed, entry.valid, entry.compiled,
-                                         entry.correct, entry.raced, entry.won);
+                                         entry.correct, entry.raced, entry.led);
   if (!entry.winner || !entry.winner->timing) {
     table.add({entry.problem.name, funnel, "-", "-", "-", "-", {"none", Tone::kWarn}});
     table.add_detail(entry.problem.name + ": no candidate to take", entry.problem_note, Tone::kWarn);
@@ -207,7 +207,7 @@ nlohmann::json entry_json(const TuneResult::Entry& entry, const std::optional<St
                            {"compiled", entry.compiled},
                            {"correct", entry.correct},
                            {"raced", entry.raced},
-                           {"won", entry.won}}}};
+                           {"led", entry.led}}}};
   if (entry.winner) json["winner"] = *entry.winner;
   if (entry.closest)
     json["default_stands"] = {{"closest", entry.closest->candidate()},
@@ -259,7 +259,7 @@ int run_tune(const TuneArguments& options) {
       interrupted);
   console.end_progress();
 
-  Table table({"problem", "proposed > valid > compiled > correct > raced > won", "p50 us", "TFLOP/s", "speed-up [95%]",
+  Table table({"problem", "proposed > valid > compiled > correct > raced > led", "p50 us", "TFLOP/s", "speed-up [95%]",
                "shrinkage", "winner (held-out)"});
   nlohmann::json results = nlohmann::json::array();
   std::size_t winners = 0, faster = 0;
@@ -272,6 +272,7 @@ int run_tune(const TuneArguments& options) {
     lacking += entry.lacking;
   }
   console.table(table);
+  console.line("led: beat the incumbent of its moment in the search; the winner is chosen later, on held-out data");
   Table arms({"problem", "strategy", "trials", "best us (discovery)", "held-out speed-up [95%]", "its best"});
   for (const TuneResult::Entry& entry : result.entries) add_arm_rows(arms, entry);
   console.table(arms);

@@ -71,6 +71,54 @@ TEST_F(Criteria, FewerProblemsThanACriterionNeedsJudgeNothing) {
   EXPECT_EQ(one[1].evidence, "the campaign has 1 of the 3 problems that it needs");
 }
 
+json with_busy(json row, double others) {
+  row["measured"] = json::array({{{"others_busy", 0.0}, {"cores", 2}}, {{"others_busy", others}, {"cores", 2}}});
+  return row;
+}
+
+// A peer that waited for a core looks slow: 249 times "faster" was noise.
+TEST_F(Criteria, TimesOfABusyCpuMeetNothing) {
+  const auto rows = [](double others) {
+    return json{with_busy(peer_row("a", 249, 240, 260), others), with_busy(peer_row("b", 1.3, 1.2, 1.4), others),
+                with_busy(peer_row("c", 0.5, 0.4, 0.6), others)};
+  };
+  const auto busy = judge(rows(1.62));
+  for (const std::size_t i : {0u, 1u, 2u}) {
+    EXPECT_EQ(busy[i].verdict, CriterionVerdict::kNotJudged) << busy[i].evidence;
+    EXPECT_NE(busy[i].evidence.find("a: other programs kept 1.6 of 2 cores busy"), std::string::npos)
+        << busy[i].evidence;
+  }
+  const std::string summary = read_file(options_.folder / "summary.md");
+  const std::size_t at = summary.find("**The machine was busy.**");
+  EXPECT_LT(summary.find("## Results"), at) << summary;
+  EXPECT_LT(at, summary.find("## Success criteria")) << summary;
+  again();
+  EXPECT_EQ(judge(rows(0.1))[0].verdict, CriterionVerdict::kMet);
+  EXPECT_EQ(read_file(options_.folder / "summary.md").find("The machine was busy"), std::string::npos);
+  again();
+  options_.device.id = "cuda:0";  // a GPU's clock does not see its host's programs
+  EXPECT_EQ(judge(rows(1.62))[0].verdict, CriterionVerdict::kMet);
+}
+
+TEST_F(Criteria, TimesThatAreTooWideMeetNothing) {
+  const json sound = peer_row("a", 1.3, 1.2, 1.4);
+  const auto verdict_beside = [&](const json& other) {
+    again();
+    return judge({sound, other})[0];
+  };
+  EXPECT_EQ(verdict_beside(peer_row("b", 1.3, 1.2, 1.4)).verdict, CriterionVerdict::kMet);
+  const Criterion wide = verdict_beside(peer_row("b", 9, 1.2, 260));
+  EXPECT_EQ(wide.verdict, CriterionVerdict::kNotJudged);
+  EXPECT_NE(wide.evidence.find("b: the interval from 1.200 to 260.000 is too wide"), std::string::npos)
+      << wide.evidence;
+  json row = peer_row("b", 249, 240, 260);
+  row["peers"][0]["time_us"] = {{"p10", 129}, {"p50", 11735}, {"p90", 12000}};
+  const Criterion wavering = verdict_beside(row);
+  EXPECT_EQ(wavering.verdict, CriterionVerdict::kNotJudged);
+  EXPECT_NE(wavering.evidence.find("b: half of flash's samples took 91.0 times its fastest tenth"), std::string::npos)
+      << wavering.evidence;
+}
+
 TEST_F(Criteria, AWorseP90IsNotMet) {
   const auto c = judge(json::array({peer_row("a", 1.3, 1.2, 1.4, 20, 12)}));
   EXPECT_EQ(c[2].verdict, CriterionVerdict::kNotMet);
@@ -240,6 +288,23 @@ TEST_F(Ranking, TakesAProfilesBottlenecksByTheirWords) {
   ASSERT_EQ(causes.size(), 1u);
   EXPECT_EQ(causes[0].name, to_string(Cause::kNoOverlap));
   EXPECT_EQ(causes[0].sentence, "copies wait");
+}
+
+// A busy machine is nothing that a candidate repairs.
+TEST_F(Ranking, OfABusyMachineTriesNothing) {
+  EXPECT_TRUE(fields_for(to_string(Cause::kBusyMachine)).empty());
+  ProfileFacts facts;
+  Profile profile;
+  profile.bottlenecks.push_back(
+      {.rank = 1, .cause = Cause::kBusyMachine, .share = 0.5, .sentence = "others kept it busy", .evidence = {}});
+  facts.problem = PlacedProblem::parse(kProblem);
+  answer_ = [&](const auto& argv) {
+    if (verb_of(argv) == "profile") write_json(argv, {{"results", {profile_json(facts, profile)}}});
+    return CommandEnd{.exit_code = 0};
+  };
+  const CampaignResult r = go();
+  EXPECT_EQ(times_run("ab"), 0);
+  EXPECT_NE(r.state.find("trials")->reason.find("ranked anything that a tile parameter answers"), std::string::npos);
 }
 
 TEST(CauseFields, EveryLeaveOneOutAndEveryCauseHasARowOfFieldsThatExist) {

@@ -35,8 +35,9 @@ class CampaignTest : public ::testing::Test {
   CampaignResult go(std::optional<CampaignState> earlier = std::nullopt) {
     return run_campaign(
         options_, std::move(earlier), {}, [this] { return stop_; },
-        [this](const auto& argv, const auto& log, double seconds, const auto&) {
+        [this](const auto& argv, const auto& variables, const auto& log, double seconds, const auto&) {
           ran_.push_back(argv);
+          variables_.push_back(variables);
           limits_.push_back(seconds);
           write_file_atomically(log, "");
           const CommandEnd end = answer_(argv);
@@ -49,6 +50,7 @@ class CampaignTest : public ::testing::Test {
     std::filesystem::remove_all(options_.folder);
     std::filesystem::create_directories(options_.folder);
     ran_.clear();
+    variables_.clear();
   }
   static std::string verb_of(const std::vector<std::string>& argv) { return argv[1] == "-m" ? argv[2] : argv[1]; }
   static void write_json(const std::vector<std::string>& argv, const nlohmann::json& document) {
@@ -79,6 +81,7 @@ class CampaignTest : public ::testing::Test {
   CampaignOptions options_;
   bool stop_ = false;
   std::vector<std::vector<std::string>> ran_;
+  std::vector<Variables> variables_;  // of each of them
   std::vector<double> limits_;
   std::function<CommandEnd(const std::vector<std::string>&)> answer_ = [](const auto&) {
     return CommandEnd{.exit_code = 0};

@@ -80,6 +80,11 @@ TEST_F(CampaignTest, AMissingPythonPackageIsSkippedAndSaysHowToGetIt) {
     EXPECT_TRUE(command.reason.starts_with(std::string("skipped: the Python package ") + package + " is missing"))
         << command.reason;
     EXPECT_NE(command.reason.find(how), std::string::npos) << command.reason;
+    EXPECT_EQ(command.reason.find("PYTHONPATH") != std::string::npos,
+              command.reason.find("FLASHCORE_LIBRARY") != std::string::npos)
+        << command.reason;
+    EXPECT_TRUE(command.lacked);
+    EXPECT_TRUE(command.reason.ends_with("; --resume tries it again")) << command.reason;
   }
   // Of another program these words are its own, and a failure without them stays one.
   EXPECT_EQ(judged({.exit_code = 1, .said = "No module named x"}, {"flashcore", "check"}).verdict,
@@ -113,14 +118,26 @@ TEST_F(CampaignTest, InTrialsOnlyAMeasuredPairThatIsSlowerIsAnAnswer) {
 TEST_F(CampaignTest, AReasonOfAPhaseThatPassedSaysWhatWasLeftOpen) {
   CampaignPhase trials{.name = "trials", .commands = std::vector<CampaignCommand>(3)};
   trials.commands[0].verdict = PhaseVerdict::kPassed;
-  trials.commands[1].reason = trials.commands[2].reason = "it could not judge: INCONCLUSIVE";
+  trials.commands[0].answer = "SLOWER";
+  trials.commands[1].reason = trials.commands[2].reason = "INCONCLUSIVE  a sentence of 300 bytes";
+  trials.commands[1].answer = trials.commands[2].answer = "INCONCLUSIVE";
   judge_phase(trials);
   EXPECT_EQ(trials.verdict, PhaseVerdict::kPassed);
-  EXPECT_EQ(trials.reason, "2 of 3 trials left open: it could not judge: INCONCLUSIVE");
-  trials.commands.resize(1);
-  trials.reason.clear();
+  EXPECT_EQ(trials.reason, "3 trials: 0 faster, 2 inconclusive, 1 slower; details in ledger.json");
+  trials.commands[1] = {.verdict = PhaseVerdict::kFailed, .reason = "it judged, and failed: wrong"};
+  trials.commands[2].answer = "";
   judge_phase(trials);
-  EXPECT_EQ(trials.reason, "");
+  EXPECT_EQ(trials.reason,
+            "3 trials: 0 faster, 1 slower, 1 without an answer, 1 failed; details in ledger.json; of those that failed "
+            "the first: it judged, and failed: wrong");
+}
+
+TEST_F(CampaignTest, AReasonDoesNotRepeatItsVerdict) {
+  CampaignCommand command{.argv = {"flashcore", "crosscheck"}};
+  judge_command(command, {.exit_code = 2, .said = "no other tool is here"}, "crosscheck");
+  EXPECT_EQ(command.reason, "no other tool is here");
+  judge_command(command, {.exit_code = 2}, "crosscheck");
+  EXPECT_EQ(command.reason, "it ended with 2");
 }
 
 TEST_F(CampaignTest, OneFailureFailsItsPhaseWhateverTheOthersSay) {
@@ -304,6 +321,107 @@ TEST_F(CampaignTest, WhatWasCutForTimeIsTriedAgain) {
   ran_.clear();
   go(load_state(options_.folder));
   EXPECT_TRUE(ran_.empty()) << "a whole campaign has nothing left to do";
+}
+
+// The evolution entered its winner. What is of the time before it must not be measured with it.
+TEST_F(CampaignTest, BaselinesAreOfWhatDispatchChoseBeforeTheEvolution) {
+  const auto file = folder_.path() / "tuned.json";
+  const json before = {{"cpu", {{"old", "cpu_fwd:"}}}}, after = {{"cpu", {{"old", "cpu_fwd:block_m=2"}}}};
+  write_file_atomically(file, before.dump());
+  std::vector<std::pair<std::string, json>> seen;  // each command's verb, and the table that it finds
+  bool cut = true;
+  answer_ = [&](const auto& argv) {
+    const Variables& own = variables_.back();
+    const auto named = own.find("FLASHCORE_TUNED");
+    seen.emplace_back(verb_of(argv), json::parse(read_file(named == own.end() ? file.string() : named->second)));
+    if (verb_of(argv) == "tune") write_file_atomically(file, after.dump());
+    const bool late = verb_of(argv) == "bench" || verb_of(argv) == "flashcore.peers" ||
+                      std::count(argv.begin(), argv.end(), "--write-baseline") > 0;
+    if (late && cut) return CommandEnd{.how = "was still running", .out_of_time = true};
+    write_results(argv);
+    return CommandEnd{.exit_code = 0};
+  };
+  go();
+  cut = false;
+  const std::size_t first = seen.size();
+  const CampaignState again = go(load_state(options_.folder)).state;
+  int gates = 0;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const auto& [verb, table] = seen[i];
+    const bool of_before = verb == "bench" || verb == "flashcore.peers" || verb == "check" || verb == "doctor" ||
+                           verb == "tune" || (verb == "gate" && ++gates == 1) ||
+                           (verb == "gate" && i >= first && gates == 2);
+    EXPECT_EQ(table, of_before ? before : after) << i << " " << verb;
+  }
+  EXPECT_EQ(gates, 3) << "two attempts to record a baseline, and the gate";
+  EXPECT_EQ(again.find("baselines")->commands.front().variables.at("FLASHCORE_TUNED"),
+            (options_.folder / "tuned_before.json").string());
+  // Without the table nothing tells what dispatch chose.
+  std::filesystem::remove(options_.folder / "03_baselines.json");
+  std::filesystem::remove(options_.folder / "tuned_before.json");
+  ran_.clear();
+  const CampaignPhase lost = *go(load_state(options_.folder)).state.find("baselines");
+  EXPECT_EQ(times_run("bench") + times_run("flashcore.peers"), 0);
+  EXPECT_EQ(lost.verdict, PhaseVerdict::kNotJudged);
+  EXPECT_NE(lost.reason.find("tuned_before.json is gone or damaged"), std::string::npos) << lost.reason;
+}
+
+TEST_F(CampaignTest, AGateWithoutABaselineSaysWhyThereIsNone) {
+  bool cut = true;
+  answer_ = [&](const auto& argv) {
+    if (std::count(argv.begin(), argv.end(), "--write-baseline") > 0 && cut)
+      return CommandEnd{.exit_code = 2, .said = "the machine was busy"};
+    write_results(argv);
+    return CommandEnd{.exit_code = 0};
+  };
+  const CampaignPhase gate = *go().state.find("gate");
+  EXPECT_EQ(gate.verdict, PhaseVerdict::kNotJudged);
+  EXPECT_NE(gate.reason.find("the baselines phase recorded none (the machine was busy); --resume tries it again"),
+            std::string::npos)
+      << gate.reason;
+  cut = false;
+  ran_.clear();
+  const CampaignState again = go(load_state(options_.folder)).state;
+  EXPECT_EQ(times_run("gate"), 2);
+  EXPECT_EQ(times_run("bench"), 0);
+  EXPECT_EQ(again.find("gate")->verdict, PhaseVerdict::kPassed) << again.find("gate")->reason;
+}
+
+// A package was missing, and was installed: --resume notices. While it is missing nothing else runs again.
+TEST_F(CampaignTest, WhatLackedSomethingIsTriedAgain) {
+  const json no_tools = {{"results",
+                          {{{"methods",
+                             {{{"method", "loop"}, {"in_process", true}, {"time_us", {{"p50", 1}}}},
+                              {{"method", "profiler"}, {"in_process", false}, {"time_us", nullptr}}}}}}}};
+  bool repaired = false;
+  answer_ = [&](const auto& argv) {
+    if (verb_of(argv) == "flashcore.peers" && !repaired)
+      return CommandEnd{.exit_code = 4, .said = "No module named 'torch'"};
+    if (verb_of(argv) == "crosscheck" && !repaired) {
+      write_json(argv, no_tools);
+      return CommandEnd{.exit_code = 2, .said = "no other tool is here"};
+    }
+    write_results(argv);
+    return CommandEnd{.exit_code = 0};
+  };
+  const CampaignState first = go().state;
+  EXPECT_EQ(first.find("crosscheck")->reason.find("no other tool is here; --resume tries it again"), 0u)
+      << first.find("crosscheck")->reason;
+  ran_.clear();
+  const CampaignState still = go(load_state(options_.folder)).state;
+  std::vector<std::string> verbs;
+  for (const auto& argv : ran_) verbs.push_back(verb_of(argv));
+  EXPECT_EQ(verbs, (std::vector<std::string>{"flashcore.peers", "crosscheck"}));
+  EXPECT_EQ(still.find("gate")->started_at, first.find("gate")->started_at);
+  EXPECT_EQ(still.find("gate")->verdict, PhaseVerdict::kPassed);
+  repaired = true;
+  ran_.clear();
+  const CampaignState again = go(load_state(options_.folder)).state;
+  verbs.clear();
+  for (const auto& argv : ran_) verbs.push_back(verb_of(argv));
+  EXPECT_EQ(verbs, (std::vector<std::string>{"flashcore.peers", "crosscheck", "gate", "report", "economics"}));
+  EXPECT_EQ(again.find("baselines")->verdict, PhaseVerdict::kPassed);
+  EXPECT_EQ(again.find("crosscheck")->verdict, PhaseVerdict::kPassed);
 }
 
 // What a finished phase says must still be there, and be an answer to what is asked.
@@ -544,7 +662,7 @@ TEST_F(CampaignTest, TheDiffOfTunedTablesIsOfWhatTheCampaignEntered) {
 
 CommandEnd shell(const std::filesystem::path& log, const std::string& text, double seconds = 20,
                  const std::function<bool()>& stop = {}) {
-  return run_command({"/bin/sh", "-c", text}, log, seconds, stop);
+  return run_command({"/bin/sh", "-c", text}, {}, log, seconds, stop);
 }
 
 TEST(RunCommand, EndsAreToldApart) {
@@ -552,6 +670,7 @@ TEST(RunCommand, EndsAreToldApart) {
   const auto log = folder.path() / "log";
   EXPECT_EQ(shell(log, "echo hello; echo oops >&2; exit 4").exit_code, 4);
   EXPECT_EQ(read_file(log), "hello\noops\n");
+  EXPECT_EQ(run_command({"/bin/sh", "-c", "exit $CODE"}, {{"CODE", "5"}}, log, 20, {}).exit_code, 5);
   EXPECT_EQ(shell(log, "echo one >&2; echo two >&2; exit 3").said, "two");
   // A warning is no verdict, and says something only where nothing else does.
   EXPECT_EQ(shell(log, "echo INCONCLUSIVE x; echo '  warning: others were busy'; exit 2").said, "INCONCLUSIVE x");
@@ -579,7 +698,9 @@ TEST(RunCommand, EndsAreToldApart) {
   // Out of time, too.
   shell(log, "trap 'echo saved; exit 2' INT; sleep 60", 1);
   EXPECT_EQ(read_file(log), "saved\n");
-  EXPECT_NE(run_command({"no-such-program"}, log, 5, {}).how.find("not on PATH"), std::string::npos);
+  const CommandEnd none = run_command({"no-such-program"}, {}, log, 5, {});
+  EXPECT_NE(none.how.find("not on PATH"), std::string::npos);
+  EXPECT_TRUE(none.no_program);
 }
 
 }  // namespace

@@ -284,7 +284,7 @@ TEST(ReportJson, HoldsNoNumberThatIsNotOne) {
 TEST(ReportJson, FunnelAndVerdictArePerProblem) {
   const nlohmann::json problems = report_json(example::tuned_suite(), kAgainstCurrent).at("problems");
   EXPECT_EQ(problems[0].at("funnel").at("proposed"), 8);
-  EXPECT_EQ(problems[0].at("funnel").at("won"), 2);
+  EXPECT_EQ(problems[0].at("funnel").at("led"), 2);
   EXPECT_EQ(problems[0].at("verdict"), "FASTER");
   EXPECT_EQ(problems[4].at("verdict"), "no result");
   EXPECT_TRUE(problems[4].at("winner").is_null());

@@ -55,7 +55,7 @@ TEST_F(TuneTest, FindsTheOptimumAndConfirmsItOnHeldOutData) {
   EXPECT_EQ(entry.proposed, 24);
   EXPECT_EQ(entry.correct, 24);
   EXPECT_EQ(entry.raced, 24);
-  EXPECT_GT(entry.won, 0);
+  EXPECT_GT(entry.led, 0);
   EXPECT_TRUE(entry.inert_fields.empty());
   EXPECT_FALSE(result.interrupted);
 

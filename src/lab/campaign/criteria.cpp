@@ -7,6 +7,7 @@
 #include "lab/campaign/fields.h"
 #include "lab/campaign/ranking.h"
 #include "lab/diagnose/profile.h"
+#include "lab/record/machine.h"
 
 namespace flashcore {
 namespace {
@@ -14,6 +15,9 @@ namespace {
 using nlohmann::json;
 
 constexpr double kGreatGain = 1.10, kGain = 1.05;
+// An interval whose ends are so many times apart, or a median so many times the fastest tenth, is of samples that
+// waited for something. On a machine that does not, intervals are a few percent wide.
+constexpr double kTooWide = 2;
 
 const std::vector<std::string>& sdpa_backends() {
   static const std::vector<std::string> names = {"sdpa", "flash", "efficient", "cudnn", "math"};
@@ -24,8 +28,27 @@ double time_of(const json& row, const char* quantile) {
   return lenient::number(lenient::field(row, "time_us"), quantile).value_or(0);
 }
 
-PeerLine line_of(const json& row) {
+// Of all sessions that the row rests on.
+std::string busy_doubt(const json& row) {
+  double others = lenient::number(lenient::field(row, "environment"), "others_busy").value_or(-1), cores = 0;
+  for (const json& session : lenient::list(row, "measured")) {
+    others = std::max(others, lenient::number(session, "others_busy").value_or(-1));
+    cores = std::max(cores, lenient::number(session, "cores").value_or(0));
+  }
+  if (others < kBusyCores) return "";
+  return fmt::format("other programs kept {:.1f}{} busy", others,
+                     cores > 0 ? fmt::format(" of {:.0f} cores", cores) : " cores");
+}
+
+// `p10_us`: 0 where the document says none.
+std::string wide_doubt(const std::string& whose, double p10_us, double p50_us) {
+  if (p10_us <= 0 || p50_us <= kTooWide * p10_us) return "";
+  return fmt::format("half of {} samples took {:.1f} times its fastest tenth or more", whose, p50_us / p10_us);
+}
+
+PeerLine line_of(const json& row, bool on_cpu) {
   PeerLine line;
+  double peer_p10_us = 0;
   line.problem_id = lenient::text(row, "problem");
   line.name = lenient::text(row, "name", line.problem_id);
   line.ours_p50_us = time_of(row, "p50");
@@ -41,22 +64,40 @@ PeerLine line_of(const json& row) {
     if (line.speedup > 0 && *speedup >= line.speedup) continue;
     line.peer = name;
     line.peer_p50_us = p50;
+    peer_p10_us = time_of(peer, "p10");
     line.peer_p90_us = time_of(peer, "p90");
     line.speedup = *speedup;
     line.ci95_low = ci[0].get<double>();
     line.ci95_high = ci[1].get<double>();
   }
+  // A GPU's clock does not see what a host's other programs do.
+  if (on_cpu) line.doubt = busy_doubt(row);
+  line.busy = !line.doubt.empty();
+  if (line.doubt.empty()) line.doubt = wide_doubt("our", time_of(row, "p10"), line.ours_p50_us);
+  if (line.doubt.empty()) line.doubt = wide_doubt(line.peer + "'s", peer_p10_us, line.peer_p50_us);
+  if (line.doubt.empty() && line.speedup > 0 && line.ci95_high > kTooWide * line.ci95_low)
+    line.doubt = fmt::format("the interval from {:.3f} to {:.3f} is too wide", line.ci95_low, line.ci95_high);
   return line;
+}
+
+// " (tiny: other programs kept 1.6 of 2 cores busy; ...)"
+std::string doubts_of(const std::vector<PeerLine>& lines) {
+  std::string all;
+  for (const PeerLine& l : lines)
+    if (l.speedup > 0 && !l.doubt.empty()) all += fmt::format("{}{}: {}", all.empty() ? " (" : "; ", l.name, l.doubt);
+  return all.empty() ? "" : all + ")";
 }
 
 Criterion enough_gains(const std::vector<PeerLine>& lines, std::size_t problems, std::string name, double factor,
                        std::ptrdiff_t wanted) {
   Criterion c{std::move(name), CriterionVerdict::kNotJudged, ""};
   const auto timed = std::count_if(lines.begin(), lines.end(), [](const PeerLine& l) { return l.speedup > 0; });
-  const auto surely =
-      std::count_if(lines.begin(), lines.end(), [&](const PeerLine& l) { return l.ci95_low >= factor; });
-  const auto maybe =
-      std::count_if(lines.begin(), lines.end(), [&](const PeerLine& l) { return l.ci95_high >= factor; });
+  const auto is_sure = [&](const PeerLine& l) { return l.doubt.empty() && l.ci95_low >= factor; };
+  const auto is_doubtful = [](const PeerLine& l) { return l.speedup > 0 && !l.doubt.empty(); };
+  const auto surely = std::count_if(lines.begin(), lines.end(), is_sure);
+  const auto doubtful = std::count_if(lines.begin(), lines.end(), is_doubtful);
+  const auto maybe = std::count_if(lines.begin(), lines.end(),
+                                   [&](const PeerLine& l) { return is_doubtful(l) || l.ci95_high >= factor; });
   if (timed == 0) {
     c.evidence = "no problem was timed beside PyTorch's scaled_dot_product_attention";
     return c;
@@ -72,12 +113,13 @@ Criterion enough_gains(const std::vector<PeerLine>& lines, std::size_t problems,
               : maybe + untimed >= wanted ? CriterionVerdict::kNotJudged
                                           : CriterionVerdict::kNotMet;
   c.evidence = fmt::format("{} of {} problems are that much faster with their whole 95% interval", surely, timed);
-  if (c.verdict == CriterionVerdict::kNotJudged && maybe > surely)
-    c.evidence += fmt::format("; of {} more the interval straddles it", maybe - surely);
+  if (c.verdict == CriterionVerdict::kNotJudged && maybe > surely + doubtful)
+    c.evidence += fmt::format("; of {} more the interval straddles it", maybe - surely - doubtful);
+  if (doubtful > 0) c.evidence += fmt::format("; of {} the times decide nothing", doubtful) + doubts_of(lines);
   if (c.verdict == CriterionVerdict::kNotJudged && untimed > 0)
     c.evidence += fmt::format("; {} of {} problems were not timed", untimed, problems);
   for (const PeerLine& l : lines)
-    if (l.ci95_low >= factor)
+    if (is_sure(l))
       c.evidence +=
           fmt::format("; {} {:.3f} [{:.3f}, {:.3f}] over {}", l.name, l.speedup, l.ci95_low, l.ci95_high, l.peer);
   return c;
@@ -86,21 +128,28 @@ Criterion enough_gains(const std::vector<PeerLine>& lines, std::size_t problems,
 Criterion p90_no_worse(const std::vector<PeerLine>& lines) {
   Criterion c{"p90 no worse than PyTorch's", CriterionVerdict::kNotJudged, ""};
   int judged = 0;
+  bool doubtful = false;
   std::string worse;
   for (const PeerLine& l : lines) {
     // Only of those whose speed-up is claimed.
     if (l.ci95_low < kGain || l.peer_p90_us <= 0 || l.ours_p90_us <= 0) continue;
+    doubtful = doubtful || !l.doubt.empty();
+    if (!l.doubt.empty()) continue;
     ++judged;
     if (l.ours_p90_us > l.peer_p90_us)
       worse += fmt::format("; {} {:.2f} us against {:.2f} us", l.name, l.ours_p90_us, l.peer_p90_us);
   }
+  const std::string doubts = doubtful ? "; of others the times decide nothing" + doubts_of(lines) : "";
   if (judged == 0) {
-    c.evidence = "no problem has a speed-up whose p90 could be compared";
+    c.evidence = "no problem has a speed-up whose p90 could be compared" + doubts;
     return c;
   }
-  c.verdict = worse.empty() ? CriterionVerdict::kMet : CriterionVerdict::kNotMet;
+  c.verdict = !worse.empty() ? CriterionVerdict::kNotMet
+              : doubtful     ? CriterionVerdict::kNotJudged
+                             : CriterionVerdict::kMet;
   c.evidence = fmt::format("of {} problems with a speed-up of 5% or more{}", judged,
-                           worse.empty() ? " none has a worse p90" : worse);
+                           worse.empty() ? " none has a worse p90" : worse) +
+               doubts;
   return c;
 }
 
@@ -171,7 +220,7 @@ std::vector<PeerLine> peer_lines(const std::filesystem::path& folder, const Camp
   for (const CampaignCommand& command : phase->commands) {
     const json document = result_of(folder, command);
     for (const json& row : lenient::list(document, "results")) {
-      PeerLine line = line_of(row);
+      PeerLine line = line_of(row, state.device == "cpu");
       if (line.problem_id.empty() || line.ours_p50_us <= 0) continue;
       const auto same =
           std::find_if(lines.begin(), lines.end(), [&](const PeerLine& l) { return l.problem_id == line.problem_id; });

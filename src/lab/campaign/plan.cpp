@@ -134,8 +134,8 @@ void add_trials(Commands& commands, const CampaignOptions& options, const Campai
 const std::vector<PhasePlan>& campaign_phases() {
   static const std::vector<PhasePlan> phases = {
       {"environment", 0.04, "what the machine can do: ceilings and noise", true},
-      {"correctness", 0.14, "whether the kernels are right on this machine", false},
-      {"baselines", 0.18, "the times of other attentions, and speed-ups over them", true},
+      {"correctness", 0.14, "whether the kernels are right on this machine", false, {}, true},
+      {"baselines", 0.18, "the times of other attentions, and speed-ups over them", true, {}, true},
       {"evolution", 0.32, "what is faster than dispatch's choice", true},
       {"profile", 0.06, "what the bottlenecks are, and when each warp waits", false, {"evolution"}},
       {"inversion", 0.07, "what would help most", false, {"evolution"}},
@@ -163,6 +163,8 @@ const PhasePlan& phase_plan(std::string_view name) {
   throw_internal("no phase is named '{}'", name);
 }
 
+std::filesystem::path recorded_baseline(const CampaignOptions& options) { return options.folder / "baseline.json"; }
+
 std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignOptions& options,
                                          const CampaignState& state, double seconds) {
   Commands commands(phase, options);
@@ -174,7 +176,7 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
   } else if (phase == "baselines") {
     commands.verb(words({"bench"}, suite, device, store));
     if (options.baseline.empty())
-      commands.verb(words({"gate", "--write-baseline", commands.path("baseline.json")}, suite, device, store), {},
+      commands.verb(words({"gate", "--write-baseline", recorded_baseline(options).string()}, suite, device, store), {},
                     false);
     commands.python(words({"-m", "flashcore.peers"}, suite, device, store));
   } else if (phase == "evolution") {
@@ -195,8 +197,10 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
                           device),
                     deep.front().problem.id());
   } else if (phase == "gate") {
-    const std::string baseline = options.baseline.empty() ? commands.path("baseline.json") : options.baseline;
-    commands.verb(words({"gate", "--baseline", baseline}, suite, device, store));
+    const std::string baseline = options.baseline.empty() ? recorded_baseline(options).string() : options.baseline;
+    // Without one there is nothing to hold times against.
+    if (std::error_code error; std::filesystem::exists(baseline, error))
+      commands.verb(words({"gate", "--baseline", baseline}, suite, device, store));
   } else if (phase == "artefacts") {
     commands.verb({"report", "--out", commands.path("report.html"), "--campaign", options.folder.string()}, {}, false);
     // An emulated GPU times nothing, and leaves no trial to account for.
@@ -204,7 +208,10 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
       commands.verb(options.price.empty() ? words({"economics"}, store)
                                           : words({"economics", "--price", options.price}, store));
   }
-  return commands.take();
+  auto made = commands.take();
+  if (phase_plan(phase).of_table_before)
+    for (CampaignCommand& command : made) command.variables["FLASHCORE_TUNED"] = commands.path(kTunedBefore);
+  return made;
 }
 
 double seconds_for(const CampaignState& state, std::string_view phase, double seconds_left) {

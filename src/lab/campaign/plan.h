@@ -37,11 +37,16 @@ struct PhasePlan {
   bool needs_time;   // an emulated GPU has none
   // Phases whose results it reads: after one of those has run again, so does it.
   std::vector<std::string_view> reads = {};
+  // It measures what dispatch chose before the evolution, tried again after it, too.
+  bool of_table_before = false;
 };
 // In order; shares add up to 1.
 const std::vector<PhasePlan>& campaign_phases();
 const PhasePlan& phase_plan(std::string_view name);
 const PhasePlan* find_phase_plan(std::string_view name);  // null: a campaign of another version has it
+
+// Of the phase `gate`: what its baseline is recorded in before the evolution, where the campaign was given none.
+std::filesystem::path recorded_baseline(const CampaignOptions& options);
 
 // With `seconds` for the phase. Later phases read what earlier ones wrote into the folder.
 std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignOptions& options,

@@ -114,7 +114,7 @@ const std::vector<CauseFields>& cause_fields() {
       of(Cause::kDivergence, {}),  // of the kernel's code
       of(Cause::kBarriers, {"num_stages", "num_warps", "block_n"}),
       of(Cause::kExtraWork, {"block_m", "block_n"}),
-      of(Cause::kBusyMachine, {"threads"}),
+      of(Cause::kBusyMachine, {}),  // of the machine: no candidate makes it quiet
       of(Cause::kTensorCores, {"block_m", "block_n", "num_consumers"}),
       of(Cause::kSpecialFunctions, {"block_n", "num_consumers", "rescale_threshold"}),
       of(Cause::kFmaUnits, {"block_m", "block_n"}),

@@ -23,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 // From SIGINT to the kill: a verb ends within seconds and keeps the results that it has.
 constexpr std::chrono::seconds kInterruptGrace{5};
+// Exit codes: the verb's own for an environment that lacks something, and of a program that could not be executed.
+constexpr int kLacksSomething = 4, kNotStarted = 127;
 constexpr std::size_t kKeptLog = std::size_t{4} << 20;
 
 double seconds_from(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -85,6 +87,20 @@ bool is_slower(const json& document) {
   });
 }
 
+// Of crosscheck, which could not judge: no tool that is another than this program gave a time. Without PyTorch none
+// does.
+bool lacks_tools(const json& document) {
+  const json& results = lenient::list(document, "results");
+  return !results.empty() && std::all_of(results.begin(), results.end(), [](const json& result) {
+    const json& methods = lenient::list(result, "methods");
+    return !methods.empty() && std::all_of(methods.begin(), methods.end(), [](const json& method) {
+      return lenient::flag(method, "in_process").value_or(false) || !lenient::field(method, "time_us").is_object();
+    });
+  });
+}
+
+constexpr const char* kTriedAgain = "--resume tries it again";
+
 class Campaign {
  public:
   Campaign(const CampaignOptions& options, CampaignState state,
@@ -95,12 +111,18 @@ class Campaign {
   CampaignState go() {
     state_.interrupted = false;
     state_.ended_at.clear();
-    reopen_what_was_cut();
+    reopen_phases();
     for (CampaignPhase& phase : state_.phases) {
       if (phase.status == PhaseStatus::kDone) continue;
       if (stop_ && stop_()) break;
+      if (const auto kept = readers_.find(phase.name); kept != readers_.end() && !reads_any_of(phase, changed_)) {
+        phase = kept->second;
+        continue;
+      }
+      const std::vector<CampaignCommand> before = phase.commands;
       run_phase(phase);
       if (phase.status != PhaseStatus::kDone) break;
+      if (!still_lacks(phase, before)) changed_.push_back(phase.name);
     }
     state_.interrupted = stop_ && stop_();
     if (!state_.interrupted) state_.ended_at = now_iso8601();
@@ -109,26 +131,41 @@ class Campaign {
   }
 
  private:
-  // Of an earlier attempt: what was cut for time, what lost its files, and what would run otherwise now (another
-  // --python or --baseline). What read the results of a phase that is tried again has read too little, and keeps
-  // nothing.
-  void reopen_what_was_cut() {
-    std::vector<std::string_view> again;
+  // Of an earlier attempt: what was cut for time, what lacked a program or a package, what lost its files, and what
+  // would run otherwise now (another --python or --baseline). What read the results of a phase that is tried again has
+  // read too little, and keeps nothing.
+  void reopen_phases() {
+    std::vector<std::string> again;
     for (CampaignPhase& phase : state_.phases) {
       if (phase.status != PhaseStatus::kDone) continue;
-      const bool was_cut = std::any_of(phase.commands.begin(), phase.commands.end(),
-                                       [](const CampaignCommand& c) { return c.out_of_time; });
-      const auto& reads = phase_plan(phase.name).reads;
-      const bool read_it = std::find_first_of(reads.begin(), reads.end(), again.begin(), again.end()) != reads.end();
-      if (!was_cut && !read_it && still_stands(phase)) continue;
+      const bool open = std::any_of(phase.commands.begin(), phase.commands.end(),
+                                    [](const CampaignCommand& c) { return c.out_of_time || c.lacked; });
+      const bool stands = !open && still_stands(phase);
+      const bool read_it = reads_any_of(phase, again);
+      if (stands && !read_it) continue;
+      if (stands) readers_[phase.name] = phase;
       again.push_back(phase.name);
       phase.status = PhaseStatus::kInterrupted;
       if (read_it) phase.commands.clear();
     }
   }
 
+  static bool reads_any_of(const CampaignPhase& phase, const std::vector<std::string>& names) {
+    const auto& reads = phase_plan(phase.name).reads;
+    return std::find_first_of(reads.begin(), reads.end(), names.begin(), names.end()) != reads.end();
+  }
+
+  // Tried again for what was missing, and it is missing still: whoever read its results has read them all.
+  static bool still_lacks(const CampaignPhase& phase, const std::vector<CampaignCommand>& before) {
+    return !before.empty() && std::equal(phase.commands.begin(), phase.commands.end(), before.begin(), before.end(),
+                                         [](const CampaignCommand& now, const CampaignCommand& then) {
+                                           return now.kept || (now.lacked && then.lacked);
+                                         });
+  }
+
   bool still_stands(const CampaignPhase& phase) const {
     if (phase_plan(phase.name).needs_time && options_.device.limits.emulated) return true;
+    if (phase.name == "baselines" && lacks_baseline()) return false;
     const auto now = commands_of(phase.name, options_, state_, phase.budget_seconds);
     return now.size() == phase.commands.size() &&
            std::equal(now.begin(), now.end(), phase.commands.begin(),
@@ -143,13 +180,25 @@ class Campaign {
     phase = {.name = phase.name, .status = PhaseStatus::kRunning, .started_at = now_iso8601()};
     phase.budget_seconds = seconds_for(state_, phase.name, options_.budget_seconds - seconds_from(start_));
     const bool timeless = phase_plan(phase.name).needs_time && options_.device.limits.emulated;
-    if (!timeless) phase.commands = commands_of(phase.name, options_, state_, phase.budget_seconds);
+    const bool table_is_lost = !timeless && phase_plan(phase.name).of_table_before && !has_table_before();
+    if (!timeless && !table_is_lost) phase.commands = commands_of(phase.name, options_, state_, phase.budget_seconds);
     const double kept_seconds = keep_ended(phase, earlier);
     save_state(options_.folder, state_);
     if (told_) told_(state_, phase);
     const auto start = Clock::now();
     if (timeless) {
       phase.reason = "an emulated GPU has no time";
+      if (phase.name == "evolution")
+        phase.reason += fmt::format(
+            ", and a search is for the fastest; `flashcore tune --device {}` searches by itself, and runs the gates of "
+            "what it proposes",
+            options_.device.id);
+    } else if (table_is_lost) {
+      phase.reason = fmt::format(
+          "{} is gone or damaged, and the evolution may have changed what dispatch chooses: nothing tells what it "
+          "chose "
+          "before; begin anew in another folder",
+          kTunedBefore);
     } else {
       if (phase.commands.empty()) phase.reason = nothing_to_run(phase.name);
       for (CampaignCommand& command : phase.commands) {
@@ -189,7 +238,28 @@ class Campaign {
     return seconds;
   }
 
-  static std::string nothing_to_run(std::string_view phase) {
+  bool lacks_baseline() const {
+    std::error_code error;
+    return options_.baseline.empty() && !std::filesystem::exists(recorded_baseline(options_), error);
+  }
+
+  // Whether it can be told what dispatch chose before the evolution. Until that has begun the present table says it.
+  bool has_table_before() const {
+    if (kept_tuned_table(options_.folder)) return true;
+    const CampaignPhase* evolution = state_.find("evolution");
+    if (evolution && !evolution->started_at.empty()) return false;
+    keep_tuned_table(options_.folder);
+    return true;
+  }
+
+  std::string nothing_to_run(std::string_view phase) const {
+    if (phase == "gate") {
+      const CampaignPhase* baselines = state_.find("baselines");
+      std::string why = "it said nothing of why";
+      for (const CampaignCommand& command : baselines->commands)
+        if (command.argv.size() > 1 && command.argv[1] == "gate" && !command.reason.empty()) why = command.reason;
+      return fmt::format("there is no baseline: the baselines phase recorded none ({}); {}", why, kTriedAgain);
+    }
     return phase == "trials" ? "neither profile nor inversion ranked anything that a tile parameter answers"
                              : "no problem of the suite has a row to compute";
   }
@@ -200,7 +270,7 @@ class Campaign {
     std::error_code ignored;
     if (!command.json.empty()) std::filesystem::remove(options_.folder / command.json, ignored);
     const auto start = Clock::now();
-    const CommandEnd end = run_(command.argv, options_.folder / command.log, limit, stop_);
+    const CommandEnd end = run_(command.argv, command.variables, options_.folder / command.log, limit, stop_);
     command.seconds = seconds_from(start);
     if (end.cancelled) {
       command.exit_code = end.exit_code;
@@ -218,6 +288,8 @@ class Campaign {
   const std::function<bool()>& stop_;
   const RunCommand& run_;
   Clock::time_point start_ = Clock::now();
+  std::map<std::string, CampaignPhase> readers_;  // reopened for what they read alone, as they were
+  std::vector<std::string> changed_;              // phases that this attempt ran, and that came to something new
 };
 
 CampaignState blank_state(const CampaignOptions& options) {
@@ -280,25 +352,34 @@ std::string missing_package(std::string_view said) {
 }
 
 std::string skipped_for(const std::string& package, const std::string& python) {
-  const std::string how = package == "flashcore" ? "`pip wheel . && pip install flashcore-*.whl` in a checkout "
-                                                   "installs it, or PYTHONPATH names its folder python"
-                                                 : fmt::format("`{} -m pip install {}` gets it", python, package);
+  const std::string how = package == "flashcore"
+                              ? "`pip wheel . && pip install flashcore-*.whl` in a checkout "
+                                "installs it, or PYTHONPATH names its folder python and FLASHCORE_LIBRARY "
+                                "its build/libflashcore.so"
+                              : fmt::format("`{} -m pip install {}` gets it", python, package);
   return fmt::format("skipped: the Python package {} is missing; {}; or name a Python that has it with --python",
                      package, how);
 }
 
 }  // namespace
 
-CommandEnd run_command(const std::vector<std::string>& argv, const std::filesystem::path& log, double seconds,
-                       const std::function<bool()>& stop) {
+CommandEnd run_command(const std::vector<std::string>& argv, const Variables& variables,
+                       const std::filesystem::path& log, double seconds, const std::function<bool()>& stop) {
   CommandEnd end;
   std::vector<std::string> command = argv;
   if (!command.empty() && command.front().find('/') == std::string::npos) {
     command.front() = find_program(command.front());
     if (command.front().empty()) {
       end.how = fmt::format("{} is not on PATH", argv.front());
+      end.no_program = true;
       return end;
     }
+  }
+  // By env, which becomes the program: this process's own environment stays as it is.
+  if (!variables.empty()) {
+    std::vector<std::string> prefix = {find_program("env")};
+    for (const auto& [name, value] : variables) prefix.push_back(name + "=" + value);
+    command.insert(command.begin(), prefix.begin(), prefix.end());
   }
   ChildProcess child(command);
   const auto deadline =
@@ -342,11 +423,13 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
   command.exit_code = end.exit_code;
   const std::string said = end.said.empty() ? "" : ": " + end.said;
   command.verdict = PhaseVerdict::kNotJudged;
+  command.lacked = end.no_program || end.exit_code == kLacksSomething || end.exit_code == kNotStarted;
   const bool is_python = command.argv.size() > 1 && command.argv[1] == "-m";
   if (const std::string package = missing_package(end.said); is_python && end.exit_code > 0 && !package.empty()) {
     command.reason = skipped_for(package, command.argv.front());
+    command.lacked = true;
   } else if (end.exit_code < 0) {
-    command.reason = "the command " + end.how + (end.out_of_time ? " (--resume tries it again)" : "") + said;
+    command.reason = "the command " + end.how + (end.out_of_time ? fmt::format(" ({})", kTriedAgain) : "") + said;
   } else if (end.exit_code == 0) {
     command.verdict = PhaseVerdict::kPassed;
   } else if (end.said.find("unknown verb") != std::string::npos) {
@@ -354,28 +437,57 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
   } else if (phase == "trials" && end.exit_code == 1 && is_slower(document)) {
     command.verdict = PhaseVerdict::kPassed;  // that it is slower is an answer
   } else if (end.exit_code == 1 && is_python && !document.is_object()) {
+    command.lacked = true;  // a program that ends so before its work lacks what it imports
     command.reason = fmt::format("{} ended with 1 before it judged anything{}", command.argv.front(), said);
   } else if (end.exit_code == 1) {
     command.verdict = PhaseVerdict::kFailed;
     command.reason = "it judged, and failed" + said;
   } else {
-    command.reason = fmt::format("{}{}",
-                                 end.exit_code == 2   ? "it could not judge"
-                                 : end.exit_code == 3 ? "it was not accepted"
-                                 : end.exit_code == 4 ? "the environment lacks something"
-                                                      : fmt::format("it ended with {}", end.exit_code),
-                                 said);
+    command.lacked = command.lacked || (end.exit_code == 2 && phase == "crosscheck" && lacks_tools(document));
+    const std::string what = end.exit_code == 3                 ? "it was not accepted"
+                             : end.exit_code == kLacksSomething ? "the environment lacks something"
+                                                                : fmt::format("it ended with {}", end.exit_code);
+    // That 2 could not judge is the verdict, which stands before the reason.
+    command.reason = end.exit_code == 2 && !end.said.empty() ? end.said : what + said;
   }
+  if (command.lacked) command.reason += fmt::format("; {}", kTriedAgain);
+  if (phase == "trials" && (end.exit_code == 0 || end.exit_code == 1 || end.exit_code == 2))
+    if (const json& results = lenient::list(document, "results"); !results.empty())
+      command.answer = lenient::text(results.front(), "verdict");
+}
+
+// "6 trials: 1 faster, 4 inconclusive, 1 failed; details in ledger.json": of each a sentence is too much for a line.
+std::string count_trials(const CampaignPhase& phase) {
+  int failed = 0, silent = 0;
+  std::map<std::string, int> answers = {{std::string(to_string(SpeedVerdict::kFaster)), 0}};
+  for (const CampaignCommand& command : phase.commands) {
+    if (command.verdict == PhaseVerdict::kFailed) ++failed;
+    else if (command.answer.empty()) ++silent;
+    else ++answers[command.answer];
+  }
+  std::string counts;
+  const auto add = [&](int count, const std::string& what) {
+    counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, what);
+  };
+  for (const auto& [answer, count] : answers) {
+    std::string word = answer;
+    std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::tolower(c); });
+    add(count, word);
+  }
+  if (silent > 0) add(silent, "without an answer");
+  if (failed > 0) add(failed, "failed");
+  return fmt::format("{} trial{}: {}; details in ledger.json", phase.commands.size(),
+                     phase.commands.size() == 1 ? "" : "s", counts);
 }
 
 void judge_phase(CampaignPhase& phase) {
-  int passed = 0, open = 0;
-  std::string failed, unjudged;
+  int passed = 0;
+  std::string failed, first_failed, unjudged;
   const auto add = [](std::string& all, const std::string& reason) { all += (all.empty() ? "" : "; ") + reason; };
   for (const CampaignCommand& command : phase.commands) {
     passed += command.verdict == PhaseVerdict::kPassed ? 1 : 0;
     if (command.verdict == PhaseVerdict::kFailed) add(failed, command.reason);
-    open += command.verdict == PhaseVerdict::kNotJudged ? 1 : 0;
+    if (first_failed.empty()) first_failed = failed;
     if (command.verdict == PhaseVerdict::kNotJudged && unjudged.find(command.reason) == std::string::npos)
       add(unjudged, command.reason);
   }
@@ -383,9 +495,9 @@ void judge_phase(CampaignPhase& phase) {
   // Of trials each is a question of its own.
   const bool enough = phase.name == "trials" ? passed > 0 : count > 0 && passed == count;
   phase.verdict = !failed.empty() ? PhaseVerdict::kFailed : enough ? PhaseVerdict::kPassed : PhaseVerdict::kNotJudged;
-  if (!failed.empty()) phase.reason = failed + (unjudged.empty() ? "" : "; " + unjudged);
-  else if (!unjudged.empty() && enough)
-    phase.reason = fmt::format("{} of {} trials left open: {}", open, count, unjudged);
+  if (phase.name == "trials" && count > 0)
+    phase.reason = count_trials(phase) + (failed.empty() ? "" : "; of those that failed the first: " + first_failed);
+  else if (!failed.empty()) phase.reason = failed + (unjudged.empty() ? "" : "; " + unjudged);
   else if (!unjudged.empty()) phase.reason = unjudged;
   if (phase.verdict == PhaseVerdict::kNotJudged) phase.reason += fmt::format("; lost: {}", phase_plan(phase.name).lost);
 }

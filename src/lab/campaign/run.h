@@ -2,6 +2,7 @@
 // A campaign's course: each phase's commands as child processes, its state written at every step.
 
 #include <functional>
+#include <map>
 
 #include "lab/campaign/criteria.h"
 #include "lab/campaign/plan.h"
@@ -15,13 +16,17 @@ struct CommandEnd {
   std::string said = {};  // the last line of its stderr
   bool cancelled = false;
   bool out_of_time = false;  // ended after the seconds that it had
+  bool no_program = false;   // there is none of that name to start
 };
-using RunCommand = std::function<CommandEnd(const std::vector<std::string>& argv, const std::filesystem::path& log,
-                                            double seconds, const std::function<bool()>& stop)>;
+// `variables`: of its environment, beside those of this process.
+using Variables = std::map<std::string, std::string>;
+using RunCommand =
+    std::function<CommandEnd(const std::vector<std::string>& argv, const Variables& variables,
+                             const std::filesystem::path& log, double seconds, const std::function<bool()>& stop)>;
 // As a child process, its output in `log`. Stopped or out of time it gets SIGINT, and a few seconds to save what it
 // has.
-CommandEnd run_command(const std::vector<std::string>& argv, const std::filesystem::path& log, double seconds,
-                       const std::function<bool()>& stop);
+CommandEnd run_command(const std::vector<std::string>& argv, const Variables& variables,
+                       const std::filesystem::path& log, double seconds, const std::function<bool()>& stop);
 
 // What a command's end means, and the reason in words. `document`: what it wrote; null if it wrote none.
 void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_view phase,
@@ -33,9 +38,9 @@ struct CampaignResult {
   CampaignState state;
   std::vector<Criterion> criteria;
 };
-// `earlier`: a state to go on from; phases that are done are not run again, but for what was cut for time, and the
-// phases that read its results. Writes campaign.json, summary.md, criteria.json, ledger.json and tuned_diff.json into
-// the folder. `told` hears of each phase before and after it.
+// `earlier`: a state to go on from; phases that are done are not run again, but for what was cut for time or lacked
+// something, and the phases that read its results. Writes campaign.json, summary.md, criteria.json, ledger.json and
+// tuned_diff.json into the folder. `told` hears of each phase before and after it.
 CampaignResult run_campaign(const CampaignOptions& options, std::optional<CampaignState> earlier,
                             const std::function<void(const CampaignState&, const CampaignPhase&)>& told,
                             const std::function<bool()>& stop, const RunCommand& run = run_command);

@@ -12,18 +12,14 @@ namespace {
 using nlohmann::json;
 
 json command_json(const CampaignCommand& c) {
-  return {{"argv", c.argv},
-          {"json", c.json},
-          {"log", c.log},
-          {"problem", c.problem},
-          {"cause", c.cause},
-          {"field", c.field},
-          {"started_at", c.started_at},
-          {"seconds", c.seconds},
-          {"exit_code", c.exit_code},
-          {"verdict", c.verdict},
-          {"reason", c.reason},
-          {"out_of_time", c.out_of_time}};
+  return {{"argv", c.argv},       {"variables", c.variables},
+          {"json", c.json},       {"log", c.log},
+          {"problem", c.problem}, {"cause", c.cause},
+          {"field", c.field},     {"started_at", c.started_at},
+          {"seconds", c.seconds}, {"exit_code", c.exit_code},
+          {"verdict", c.verdict}, {"reason", c.reason},
+          {"answer", c.answer},   {"out_of_time", c.out_of_time},
+          {"lacked", c.lacked}};
 }
 
 CampaignCommand command_from(const json& j) {
@@ -39,7 +35,11 @@ CampaignCommand command_from(const json& j) {
   j.at("exit_code").get_to(c.exit_code);
   j.at("verdict").get_to(c.verdict);
   j.at("reason").get_to(c.reason);
+  // States of earlier versions lack these.
+  c.variables = j.value("variables", std::map<std::string, std::string>());
+  c.answer = j.value("answer", "");
   c.out_of_time = j.value("out_of_time", false);
+  c.lacked = j.value("lacked", false);
   return c;
 }
 

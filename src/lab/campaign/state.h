@@ -3,6 +3,7 @@
 // flight.
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,7 +26,7 @@ struct WordsOf<PhaseVerdict> {
 };
 
 // kRunning in a file: the campaign was killed. Of kInterrupted and kRunning phases --resume runs what has not ended,
-// and of kDone ones what was cut for time.
+// and of kDone ones what was cut for time or lacked something.
 enum class PhaseStatus { kWaiting, kRunning, kInterrupted, kDone };
 template <>
 struct WordsOf<PhaseStatus> {
@@ -38,15 +39,18 @@ struct WordsOf<PhaseStatus> {
 
 struct CampaignCommand {
   std::vector<std::string> argv = {};
-  std::string json = {}, log = {};     // files of the campaign's folder; json: empty if it writes none
-  std::string problem = {};            // that it is for alone; empty: all
+  std::map<std::string, std::string> variables = {};  // of its environment, beside the campaign's
+  std::string json = {}, log = {};                    // files of the campaign's folder; json: empty if it writes none
+  std::string problem = {};                           // that it is for alone; empty: all
   std::string cause = {}, field = {};  // of a targeted trial: what was ranked, and the parameter that it changes
   std::string started_at = {};
   double seconds = 0;
   int exit_code = -1;  // -1: it has not ended by itself
   PhaseVerdict verdict = PhaseVerdict::kNotJudged;
   std::string reason = {};
+  std::string answer = {};   // of a targeted trial that judged: the word of its SpeedVerdict
   bool out_of_time = false;  // it was ended at its phase's limit: --resume runs it again
+  bool lacked = false;       // a program, package or library that it needs was missing: so it does then
   bool kept = false;         // of an earlier attempt at its phase; not saved
 };
 
@@ -77,6 +81,8 @@ struct CampaignState {
 
 inline constexpr const char* kCampaignSchema = "flashcore.campaign/1";
 inline constexpr const char* kCampaignFile = "campaign.json";
+// The user's tuned table as it was before the campaign.
+inline constexpr const char* kTunedBefore = "tuned_before.json";
 
 nlohmann::json state_json(const CampaignState& state);
 // Error kBadInput naming the file, what is wrong with it and what to do.

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json_text.h"
+#include "core/trusted_path.h"
 #include "kernels/family.h"
+#include "kernels/tuned_table.h"
 #include "lab/campaign/fields.h"
 #include "lab/campaign/ranking.h"
 #include "lab/compare/crosscheck.h"
@@ -19,7 +22,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kTunedBefore = "tuned_before.json";
 constexpr std::size_t kShownCauses = 6;
 
 // A cell of a table, or a line: no markup of whoever wrote the text.
@@ -50,10 +52,13 @@ bool says_throttled(const json& j) {
   return j.is_array() && std::any_of(j.begin(), j.end(), says_throttled);
 }
 
+// As dispatch reads it: one in the cache's folder that others may write counts for nothing.
 json user_table() {
   std::error_code error;
   const auto path = user_table_path();
   if (!std::filesystem::exists(path, error)) return json::object();
+  const char* named = std::getenv("FLASHCORE_TUNED");
+  if ((!named || !*named) && !why_untrusted(path).empty()) return json::object();
   return parse_json(read_file(path), path.string());
 }
 
@@ -67,6 +72,20 @@ std::string names_and_ids(const CampaignState& state) {
     all += (all.empty() ? "" : ", ") + (name == id ? id : fmt::format("{} ({})", name, id));
   }
   return plain(all);
+}
+
+// Below the times: those that decide nothing, and why.
+std::string doubtful_times(const std::vector<PeerLine>& lines) {
+  std::string doubts;
+  bool busy = false;
+  for (const PeerLine& l : lines) {
+    if (l.doubt.empty()) continue;
+    busy = busy || l.busy;
+    doubts += fmt::format("- {}: {}\n", plain(l.name), plain(l.doubt));
+  }
+  if (doubts.empty()) return "";
+  return fmt::format("\n{}These times decide no success criterion:\n\n{}", busy ? "**The machine was busy.** " : "",
+                     doubts);
 }
 
 // Null where a document has none.
@@ -155,6 +174,17 @@ void keep_tuned_table(const std::filesystem::path& folder) {
   write_file_atomically(folder / kTunedBefore, user_table().dump(2) + "\n");
 }
 
+std::optional<json> kept_tuned_table(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / kTunedBefore;
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return std::nullopt;
+  try {
+    return parse_tuned_table(read_file(file), file.string());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 json tuned_table_diff(const std::filesystem::path& folder) {
   std::error_code error;
   json before = json::object();
@@ -190,11 +220,13 @@ std::string campaign_summary(const std::filesystem::path& folder, const Campaign
       "peer writes no log-sum-exp. Ours is what dispatch chose before the evolution; what that found is in "
       "tuned_diff.json.\n\n| problem | peer | peer's p50 / p90 | ours | speed-up [95%] |\n| --- | --- | "
       "---: | ---: | ---: |\n";
-  for (const PeerLine& l : peer_lines(folder, state))
+  const std::vector<PeerLine> lines = peer_lines(folder, state);
+  for (const PeerLine& l : lines)
     out += fmt::format(
         "| {} | {} | {} / {} | {} / {} | {} |\n", plain(l.name), l.peer.empty() ? "none timed" : plain(l.peer),
         us(l.peer_p50_us), us(l.peer_p90_us), us(l.ours_p50_us), us(l.ours_p90_us),
         l.speedup > 0 ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", l.speedup, l.ci95_low, l.ci95_high) : "–");
+  out += doubtful_times(lines);
   out += "\n## Success criteria\n\n| criterion | verdict | evidence |\n| --- | --- | --- |\n";
   for (const Criterion& c : criteria)
     out += fmt::format("| {} | {} | {} |\n", plain(c.name), c.verdict, plain(c.evidence));

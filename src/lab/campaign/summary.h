@@ -24,6 +24,8 @@ std::string campaign_summary(const std::filesystem::path& folder, const Campaign
 
 // The user's tuned table before the campaign and now, as a JSON patch; `before` is what keep_tuned_table() kept.
 void keep_tuned_table(const std::filesystem::path& folder);
+// None: the file is gone, or somebody damaged it.
+std::optional<nlohmann::json> kept_tuned_table(const std::filesystem::path& folder);
 nlohmann::json tuned_table_diff(const std::filesystem::path& folder);
 
 }  // namespace flashcore

@@ -58,9 +58,11 @@ std::string after_flag(const std::vector<std::string>& argv, std::string_view fl
   return at == argv.end() || at + 1 == argv.end() ? "" : *(at + 1);
 }
 
-std::string shell_line(std::vector<std::string> argv) {
+std::string shell_line(std::vector<std::string> argv, const std::map<std::string, std::string>& variables = {}) {
   if (argv.size() > 1 && argv[1] != "-m") argv.front() = "flashcore";  // wherever it lay
   std::string line;
+  for (const auto& [name, value] : variables)
+    line += fmt::format("{}{}={}", line.empty() ? "" : " ", name, shell_quote(value));
   for (const std::string& word : argv) line += (line.empty() ? "" : " ") + shell_quote(word);
   return line;
 }
@@ -69,7 +71,7 @@ CampaignLines lines_of(const CampaignState& state) {
   CampaignLines lines{shell_line(state.argv), {}, {}};
   for (const CampaignPhase& phase : state.phases) {
     for (const CampaignCommand& command : phase.commands)
-      if (!command.started_at.empty()) lines.ran.push_back(shell_line(command.argv));
+      if (!command.started_at.empty()) lines.ran.push_back(shell_line(command.argv, command.variables));
     const PhasePlan* plan = find_phase_plan(phase.name);
     if (!plan || !plan->needs_time || phase.verdict == PhaseVerdict::kPassed) continue;
     lines.untimed.push_back(

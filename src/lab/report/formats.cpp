@@ -41,7 +41,7 @@ std::string markdown_result(const ProblemRow& row) {
 
 std::string markdown_funnel(const Model& model) {
   std::string out =
-      "\n## Tuning funnel\n\n| problem | proposed | valid | compiled | correct | raced | won |\n| --- | ---: | ---: | "
+      "\n## Tuning funnel\n\n| problem | proposed | valid | compiled | correct | raced | led |\n| --- | ---: | ---: | "
       "---: | ---: | ---: | ---: |\n";
   for (const ProblemRow& row : model.rows) {
     out += "| " + escape_markdown(row.label) + " | " + fmt::format("{}", fmt::join(counts(row.funnel), " | ")) + " |\n";

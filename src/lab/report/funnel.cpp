@@ -60,7 +60,7 @@ std::string without_numbers(const std::string& text) {
 }  // namespace
 
 std::vector<int> counts(const Funnel& funnel) {
-  return {funnel.proposed, funnel.valid, funnel.compiled, funnel.correct, funnel.raced, funnel.won};
+  return {funnel.proposed, funnel.valid, funnel.compiled, funnel.correct, funnel.raced, funnel.led};
 }
 
 bool stopped_by_gate(const Trial& trial) {

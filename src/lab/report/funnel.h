@@ -15,9 +15,9 @@ struct Funnel {
   int compiled = 0;  // and it passed the resource gate
   int correct = 0;
   int raced = 0;  // timed against the incumbent
-  int won = 0;    // beat it
+  int led = 0;    // beat it; who wins is told by held-out trials
 };
-inline constexpr const char* kFunnelStages[] = {"proposed", "valid", "compiled", "correct", "raced", "won"};
+inline constexpr const char* kFunnelStages[] = {"proposed", "valid", "compiled", "correct", "raced", "led"};
 std::vector<int> counts(const Funnel& funnel);
 
 // Candidates that ended at the same gate for the same reason (numbers in it aside).

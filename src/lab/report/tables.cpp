@@ -86,14 +86,15 @@ std::string results_table(const Model& model) {
 }
 
 std::string funnel_table(const Model& model) {
-  std::string out = table_open("funnel", "Distinct candidates per stage",
-                               {{"problem", "problem"},
-                                {"proposed", "by the search", true},
-                                {"valid", "nothing against it in why_invalid", true},
-                                {"compiled", "compiled and passed the resource gate", true},
-                                {"correct", "passed the correctness gate", true},
-                                {"raced", "timed against the incumbent", true},
-                                {"won", "beat the incumbent", true}});
+  std::string out =
+      table_open("funnel", "Distinct candidates per stage",
+                 {{"problem", "problem"},
+                  {"proposed", "by the search", true},
+                  {"valid", "nothing against it in why_invalid", true},
+                  {"compiled", "compiled and passed the resource gate", true},
+                  {"correct", "passed the correctness gate", true},
+                  {"raced", "timed against the incumbent", true},
+                  {"led", "beat the incumbent of its moment; the winner is chosen on held-out data", true}});
   for (const ProblemRow& row : model.rows) {
     out += fmt::format("<tr><th scope=row>{}</th>", text(row.label));
     for (const int reached : counts(row.funnel)) out += number_cell(reached, count(reached));

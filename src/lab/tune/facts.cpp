@@ -35,7 +35,7 @@ void count_funnel(const std::vector<Trial>& trials, TuneResult::Entry& entry) {
     entry.compiled += passed_gate(t, Gate::kCompile);
     entry.correct += passed_gate(t, Gate::kCorrectness);
     entry.raced += is_ranked(t);
-    entry.won += is_ranked(t) && t.comparison && t.comparison->verdict == SpeedVerdict::kFaster;
+    entry.led += is_ranked(t) && t.comparison && t.comparison->verdict == SpeedVerdict::kFaster;
   }
 }
 

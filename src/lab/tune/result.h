@@ -32,7 +32,7 @@ struct TuneResult {
     std::optional<Trial> winner;   // held-out trial
     std::optional<Trial> closest;  // where the default stays: the finalist that came closest to winning
     double shrinkage = 0;          // discovery p50 speed-up lost on held-out data (fraction)
-    int proposed = 0, valid = 0, compiled = 0, correct = 0, raced = 0, won = 0;  // the funnel
+    int proposed = 0, valid = 0, compiled = 0, correct = 0, raced = 0, led = 0;  // the funnel
     std::vector<std::string> inert_fields;  // fields whose values never changed the code hash
     std::vector<Arm> arms;
     int known = 0;                     // configs of earlier runs, not tried again
