@@ -202,11 +202,11 @@ json tuned_table_diff(const std::filesystem::path& folder) {
 std::string campaign_summary(const std::filesystem::path& folder, const CampaignState& state,
                              const std::vector<Criterion>& criteria) {
   std::string out = fmt::format(
-      "# Campaign on {}\n\nflashcore {}, {}{} to {}, budget {:.0f} s.{}\n\nProblems: {}.\n", plain(state.device_key),
-      state.version, state.suite.empty() ? "" : fmt::format("suite {}, ", plain(state.suite)), state.started_at,
-      state.ended_at.empty() ? "(not ended)" : state.ended_at, state.budget_seconds,
+      "# Campaign on {}\n\nflashcore {}, {}{} to {}, budget of the last session {:.0f} s.{}\n\nProblems: {}.\n",
+      plain(state.device_key), state.version, state.suite.empty() ? "" : fmt::format("suite {}, ", plain(state.suite)),
+      state.started_at, state.ended_at.empty() ? "(not ended)" : state.ended_at, state.budget_seconds,
       state.interrupted ? " **Interrupted.**" : "", names_and_ids(state));
-  out += "\n## Phases\n\n| phase | verdict | seconds | of a budget of | why |\n| --- | --- | ---: | ---: | --- |\n";
+  out += "\n## Phases\n\n| phase | verdict | seconds | of a share of | why |\n| --- | --- | ---: | ---: | --- |\n";
   for (const CampaignPhase& p : state.phases)
     out += fmt::format("| {} | {} | {:.1f} | {:.0f} | {} |\n", p.name,
                        p.status == PhaseStatus::kDone          ? to_string(p.verdict)
@@ -214,6 +214,9 @@ std::string campaign_summary(const std::filesystem::path& folder, const Campaign
                                                                : "not reached",
                        p.seconds, p.budget_seconds, plain(p.reason));
   out +=
+      "\nA share is of what was left of the budget when the phase began. A resumed campaign shares a budget of its own "
+      "out "
+      "over what was still to do, so that shares of two sessions do not add up to one budget.\n"
       "\n## Results\n\nTimes are p50 / p90 in microseconds. The peer is the fastest backend of PyTorch's "
       "scaled_dot_product_attention. Intervals are of the sessions in 03_baselines.json, one "
       "unless the campaign was resumed, and hold nothing of what differs between sessions; that file's notes say which "
