@@ -52,8 +52,8 @@ def command(argv: list[str] | None = None) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    words = command(argv)
     try:
+        words = command(argv)
         _library.library()  # tells the program where NVRTC is
         # The program's child finds this package where this process did.
         folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

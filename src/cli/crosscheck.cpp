@@ -153,8 +153,8 @@ int run_crosscheck(const CrosscheckArguments& options) {
   write_json(common, {{"schema", "flashcore.crosscheck/1"}, {"results", results}});
   console.summary("{} cross-checked within {:.1f}%: {} with a disagreement that nothing explains, {} not judged{}{}",
                   plural(static_cast<std::int64_t>(results.size()), "problem"), 100 * limit, disagrees,
-                  static_cast<int>(results.size()) - judged,
-                  judged > 0 || unjudged.empty() ? "" : ": could not judge: " + unjudged, stopped_by());
+                  static_cast<int>(results.size()) - judged, judged > 0 || unjudged.empty() ? "" : ": " + unjudged,
+                  stopped_by());
   if (disagrees > 0 || wrong > 0) return kFailed;
   return unless_interrupted(judged > 0 ? kDone : kNotJudged);
 }

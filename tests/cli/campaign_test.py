@@ -126,6 +126,35 @@ class CampaignTest(CliTest):
         for part in ("PYTHONPATH", "FLASHCORE_LIBRARY", "--resume tries it again"):
             self.assertIn(part, phase["reason"])
 
+    def test_a_baseline_recorded_after_the_evolution_is_of_the_table_before_it(self):
+        id = PROBLEM[-1]
+        table = self.path("tuned.json")
+        self.environment["FLASHCORE_TUNED"] = table
+        bench = self.path("bench.json")
+        self.expect(DONE, "bench", *PROBLEM, "--json", bench)
+        with open(bench, encoding="utf-8") as file:
+            row = json.load(file)["results"][0]
+        process = self.start_flashcore(*self.campaign())
+        self.wait_for(self.is_running("profile"), process, 120)
+        process.kill()
+        process.wait()
+        # As if the evolution had won, and the baselines had been cut.
+        config = dict(row["config"], block_m=24, block_n=32)
+        won = "cpu_fwd:" + ",".join(f"{k}={v}" for k, v in config.items())
+        self.write("tuned.json", json.dumps({row["device"]["key"]: {id: won}}))
+        for name in ("03_baselines.json", "baseline.json"):
+            os.remove(os.path.join(self.out, name))
+        before = self.phase("baselines")["started_at"]
+        resumed = self.start_flashcore(*self.campaign("--resume"))
+        self.wait_for(lambda state: state["phases"][2]["status"] == "done" and state["phases"][2]["started_at"] != before, resumed, 120)
+        resumed.kill()
+        resumed.wait()
+        with open(os.path.join(self.out, "baseline.json"), encoding="utf-8") as file:
+            (recorded,) = json.load(file)["results"]
+        with open(os.path.join(self.out, "03_baselines.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["results"][0]["config"], row["config"])
+        self.assertEqual(set(recorded["candidate"].partition(":")[2].split(",")), {f"{k}={v}" for k, v in row["config"].items()})
+
     def test_killed_in_the_middle_and_resumed(self):
         process = self.start_flashcore(*self.campaign())
         self.wait_for(self.is_running("baselines"), process)
@@ -217,7 +246,7 @@ class CampaignTest(CliTest):
         for budget in ("0s", "-1m", "25", "m", "nan", "1e400s"):
             self.expect_error(BAD_USAGE, ["--budget", "25m"], "campaign", *PROBLEM, "--out", self.out, "--budget=" + budget)
         self.expect_error(BAD_USAGE, ["/nope/python", "--python"], "campaign", *PROBLEM, "--out", self.out, "--python", "/nope/python")
-        self.expect_error(BAD_USAGE, ["nosuch", "'emulator'"], "campaign", "--device", "emulator", "--problem", "nosuch", "--out", self.out)
+        self.expect_error(BAD_USAGE, ["nosuch", "suite emulator"], "campaign", "--device", "emulator", "--problem", "nosuch", "--out", self.out)
         self.expect_error(BAD_USAGE, ["--ledger nowhere", "no such folder"], *self.campaign("--ledger", "nowhere"))
         self.expect_error(BAD_USAGE, ["absent.json", "--write-baseline"], *self.campaign("--baseline", self.path("absent.json")))
         self.expect_error(NO_ENVIRONMENT, ["/proc/none"], "campaign", *PROBLEM, "--out", "/proc/none")

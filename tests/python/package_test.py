@@ -191,6 +191,9 @@ class ProgramTest(unittest.TestCase):
         try:
             with self.assertRaisesRegex(flashcore.Error, "is not at /nonexistent/flashcore"):
                 flashcore.bench("b1_h1_s8_d8_fp32")
+            words = [sys.executable, "-m", "flashcore.peers", "--device", "cpu"]
+            ended = subprocess.run(words, cwd=ROOT / "python", capture_output=True, text=True, check=False)
+            self.assertEqual((ended.returncode, ended.stderr.count("Traceback")), (4, 0), ended.stderr)
         finally:
             del os.environ["FLASHCORE_BINARY"]
             if before:
