@@ -162,8 +162,9 @@ int run_submit(const SubmitArguments& options) {
                               {"lacking", lacking},
                               {"results", results}});
   const auto total = static_cast<std::int64_t>(answers.size());
-  console.summary("{}: {} passed, {} failed{}{}", plural(total, "submission"), passed, failed, lacking_words(lacking),
-                  stopped_by());
+  const int unjudged = static_cast<int>(results.size()) - passed - failed - lacking;
+  console.summary("{}: {} passed, {} failed{}{}{}", plural(total, "submission"), passed, failed,
+                  unjudged > 0 ? fmt::format(", {} not judged", unjudged) : "", lacking_words(lacking), stopped_by());
   if (broken) std::rethrow_exception(broken);
   if (failed > 0) return kFailed;
   if (lacking > 0) return kNoEnvironment;

@@ -82,6 +82,7 @@ bool is_patched(const Trial& trial) { return trial.family.find('+') != std::stri
 
 std::string verdict_on_patch(const Trial& trial) {
   if (trial.timing) return fmt::format("{}, {}", to_string(trial.ended), human_time_us(trial.timing->p50_us));
+  if (trial.ended == Ended::kInconclusive) return trial.message;
   if (trial.ended != Ended::kPassed) return fmt::format("{}: {}", to_string(trial.ended), trial.message);
   return trial.device.limits.emulated ? "passed the gates, and was not timed: an emulated GPU has no time"
                                       : "passed the gates, and was not timed";

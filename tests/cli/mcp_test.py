@@ -390,6 +390,13 @@ class ToolsTest(McpTest):
         self.assertEqual(result["structuredContent"]["verdict"], "failed")
         self.assertEqual(result["structuredContent"]["result"]["results"][0]["stopped_by"]["check"], "device_code")
 
+    def test_a_patch_that_the_emulator_does_not_run_is_not_judged(self):
+        wrong = [{"file": "ptx/math.cuh", "from": "ex2.approx.ftz.f32 %0", "to": "sin.approx.ftz.f32 %0"}]
+        result = self.client().call("submit", {"problem": "b1_h1_s16_d64_fp16", "family": "sm80_fwd", "device": "emulator", "replace": wrong})
+        self.assertFalse(result["isError"], result)
+        self.assertEqual((result["structuredContent"]["verdict"], result["structuredContent"]["exit_code"]), ("not_judged", 2))
+        self.assertIn("the changed code never ran", result["content"][0]["text"])
+
     def test_a_patch_outside_of_its_family_says_so(self):
         outside = [{"file": "tile/softmax.cuh", "from": "#pragma once", "to": "#pragma once  // changed"}]
         result = self.client().call("submit", {"problem": "b1_h1_s16_d16_fp16", "family": "ref_fwd", "device": "emulator", "replace": outside})

@@ -119,6 +119,18 @@ class ProposerTest(CliTest):
         self.assertIn("passed the gates and none was timed: an emulated GPU has no time", result["note"])
         self.assertNotIn("no candidate passed", result["stdout"])
 
+    def test_a_kernel_that_the_emulator_does_not_run_is_not_judged_on_it(self):
+        answer = {"family": "sm80_fwd", "name": "p", "replace": [{"file": "ptx/math.cuh", "from": "ex2.approx.ftz.f32 %0", "to": "sin.approx.ftz.f32 %0"}]}
+        script = self.write("wrong.py", 'import sys\nanswers = [%r, \'{"done": true}\']\nfor line, answer in zip(sys.stdin, answers):\n    print(answer, flush=True)\n' % json.dumps(answer))
+        said = self.expect(
+            NOT_JUDGED, "tune", "--device", "emulator", "--problem", "b1_h1_s64_d64_fp16", "--family", "sm80_fwd", "--strategy", "none",
+            "--proposer", f'"{sys.executable}" "{script}"', "--budget", "4", "--store", self.path("trials.db"), "--json", self.path("tune.json"), timeout=280)  # fmt: skip
+        with open(self.path("tune.json"), encoding="utf-8") as file:
+            result = json.load(file)["results"][0]
+        self.assertRegex(said.stdout, r"sm80_fwd\+p\b.*: not judged: the changed code never ran: it changes ptx/math.cuh")
+        self.assertEqual((result["funnel"]["proposed"], result["funnel"]["correct"]), (2, 1), "the default passed, and the patch did not")
+        self.assertIn("1 of 2 candidates passed", result["note"])
+
     def escape(self, *flags):
         script = self.write("escapes.py", ESCAPES)
         words = self.expect(

@@ -29,6 +29,38 @@ class SubmitTest(CliTest):
         self.assertEqual(self.submit(DONE, COMMENT, "--device", "emulator")["verdict"], "passed")
         self.assertEqual(self.submit(FAILED, {"candidate": "sm80_fwd:block_m=7"}, "--device", "emulator")["verdict"], "failed")
 
+    def test_what_the_emulator_does_not_run_is_not_judged_on_it(self):
+        wrong = {"file": "ptx/math.cuh", "from": "ex2.approx.ftz.f32 %0", "to": "sin.approx.ftz.f32 %0"}
+        entry = "forward(const __grid_constant__ ForwardParams params) {\n"
+        assembly = {"file": "kernel.cuh", "from": entry, "to": entry + '  asm volatile("");\n'}
+        for replace, words in ((wrong, "ptx/math.cuh, in whose place the emulator has its own"), (assembly, "has inline assembly")):
+            with self.subTest(words):
+                result = self.submit(NOT_JUDGED, {"family": "sm80_fwd", "name": "p", "replace": [replace]}, "--device", "emulator")
+                self.assertEqual((result["verdict"], result["ended"]), ("not_judged", "inconclusive"))
+                self.assertIn("the changed code never ran", result["message"])
+                self.assertIn(words, result["message"])
+                self.assertNotIn("speed was not judged", json.dumps(result["notes"]))
+                self.assertNotEqual(result["trial"]["ended"], "passed")
+                self.assertEqual(result["gates"][-1]["status"], "skipped")
+
+    def test_a_patch_that_changes_nothing_of_its_family_is_refused(self):
+        nothing = {"family": "sm80_fwd", "name": "other", "files": {"sm90_fwd/kernel.cuh": "// nothing\n"}}
+        result = self.submit(FAILED, nothing, "--device", "emulator")
+        self.assertIn("patch other changes nothing of sm80_fwd", result["message"])
+        self.assertEqual(result["stopped_by"]["check"], "proposal")
+
+    def test_a_new_file_is_one_that_a_file_of_the_patch_includes(self):
+        include = {"file": "kernel.cuh", "from": "#pragma once", "to": '#pragma once\n#include "kernels/tile/new.cuh"'}
+        new = {"tile/new.cuh": '#pragma once\n#include "kernels/ptx/common.cuh"\nnamespace flashcore {\nFC_DEVICE int one() { return 1; }\n}\n'}
+        patch = {"family": "sm80_fwd", "name": "new"}
+        result = self.submit(DONE, {**patch, "files": new, "replace": [include]}, "--device", "emulator")
+        self.assertEqual(result["verdict"], "passed", result["message"])
+        broken = {"tile/new.cuh": new["tile/new.cuh"].replace("return 1", "return one_more")}
+        result = self.submit(FAILED, {**patch, "files": broken, "replace": [include]}, "--device", "emulator")
+        self.assertEqual(result["ended"], "compile_error", "it is compiled")
+        self.assertEqual(result["notes"], [note for note in result["notes"] if "speed" not in note], "it was stopped long before")
+        self.assertIn("which no kernel includes", self.submit(FAILED, {**patch, "files": new}, "--device", "emulator")["message"])
+
     def give(self, text, name="given.json"):
         with open(self.path(name), "wb") as file:
             file.write(text if isinstance(text, bytes) else text.encode())

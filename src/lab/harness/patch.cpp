@@ -40,9 +40,7 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-void check_sources(const Patch& patch, const SourceMap& overlay) {
-  SourceMap known = overlay;
-  known.insert(device_sources().begin(), device_sources().end());
+void check_sources(const Patch& patch, const SourceMap& overlay, const SourceMap& known) {
   for (const auto& [path, text] : overlay) {
     const auto original = device_sources().find(path);
     const std::string before = original == device_sources().end() ? "" : original->second;
@@ -66,10 +64,6 @@ SourceMap overlay_of(const Patch& patch) {
     if (fs::path(path).lexically_normal().generic_string() != path || path.find("..") != std::string::npos)
       throw RefusedSource(fmt::format(
           "patch {} brings the path {}; give one that goes straight down, as tile/softmax.cuh", patch.name, path));
-    if (!device_sources().contains(path) && !path.starts_with(patch.family + "/"))
-      throw RefusedSource(
-          fmt::format("patch {} brings {}, which no kernel includes; give kernel.cuh, or a path as tile/softmax.cuh",
-                      patch.name, path));
   }
   for (const Patch::Replacement& r : patch.replace) {
     if (!overlay.contains(r.file)) {
@@ -86,7 +80,27 @@ SourceMap overlay_of(const Patch& patch) {
           patch.name, times, r.file, r.from);
     text.replace(text.find(r.from), r.from.size(), r.to);
   }
-  if (!patch.trusted) check_sources(patch, overlay);
+  SourceMap known = overlay;
+  known.insert(device_sources().begin(), device_sources().end());
+  const std::vector<std::string> included = include_closure(patch.family + "/kernel.cuh", known);
+  const auto is_included = [&](const auto& file) {
+    return std::find(included.begin(), included.end(), file.first) != included.end();
+  };
+  for (const auto& file : overlay) {
+    const std::string& path = file.first;
+    // In the family's folder or in tile/: nothing of the host has such a path.
+    const bool may_be_new = path.starts_with(patch.family + "/") || (path.starts_with("tile/") && is_included(file));
+    if (!device_sources().contains(path) && !may_be_new)
+      throw RefusedSource(
+          fmt::format("patch {} brings {}, which no kernel includes; give kernel.cuh, a path as tile/softmax.cuh, or a "
+                      "new one in tile/ that a file of the patch includes",
+                      patch.name, path));
+  }
+  if (!patch.trusted) check_sources(patch, overlay, known);
+  // It would be judged as the kernel without it.
+  if (!overlay.empty() && patch.extend.empty() && std::none_of(overlay.begin(), overlay.end(), is_included))
+    throw_bad_input("patch {} changes nothing of {}: its kernel does not include {}", patch.name, patch.family,
+                    overlay.begin()->first);
   return overlay;
 }
 

@@ -8,6 +8,7 @@
 #include "device/compiler.h"
 #include "lab/gates/evaluate.h"
 #include "lab/gates/gates.h"
+#include "lab/harness/patch_reach.h"
 #include "lab/process/isolate.h"
 #include "lab/process/worker.h"
 #include "lab/record/json_io.h"
@@ -94,6 +95,15 @@ void judge_on_emulator(Preflight& preflight, EmulatorStage& emulator, const Eval
   preflight.gates.push_back(emulator.judge(request, limits, preflight.ended));
   preflight.message = preflight.gates.back().reason;
   preflight.seconds += clock.read();
+}
+
+void stop_unless_emulated(Preflight& preflight, const Patch& patch) {
+  const std::string why = reach_of(patch).not_emulated;
+  if (why.empty()) return;
+  stop_at(preflight,
+          {Gate::kCorrectness, GateStatus::kSkipped,
+           fmt::format("not judged: the changed code never ran: {}; a GPU (device cuda) judges it", why), nullptr},
+          Ended::kInconclusive);
 }
 
 Trial stopped_trial(const DeviceInfo& device, const EvaluateRequest& request, const Preflight& preflight) {

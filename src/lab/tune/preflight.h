@@ -26,6 +26,10 @@ Preflight compile_only(const EvaluateRequest& request, const DeviceLimits& limit
 void judge_on_emulator(Preflight& preflight, EmulatorStage& emulator, const EvaluateRequest& request,
                        const DeviceLimits& limits);
 
+// In place of the gates on an emulated device: where it would not run what the patch changes, the candidate is stopped
+// as not judged (kInconclusive). What was right there is the kernel without the change.
+void stop_unless_emulated(Preflight& preflight, const Patch& patch);
+
 // The trial of a candidate that `preflight` stopped.
 Trial stopped_trial(const DeviceInfo& device, const EvaluateRequest& request, const Preflight& preflight);
 // The verdict of the emulator, before that of the device's correctness.

@@ -4,6 +4,7 @@
 
 #include "device/sandbox/confine.h"
 #include "kernels/family.h"
+#include "lab/harness/patch_reach.h"
 #include "lab/process/confined.h"
 #include "lab/tune/problem.h"
 
@@ -30,8 +31,11 @@ const Trial& ProblemTuner::judge_patched(const EvaluateRequest& request) {
     progress.most_seconds = std::max(default_timeout_seconds(request), EmulatorStage::kSeconds);
     run_.progress(progress);
   }
-  if (limits_.kind != DeviceKind::kCuda || limits_.emulated) return run_and_store(request, "search");
+  const Patch* patch = patch_of(request.patches, request.candidate);
+  const bool unseen = limits_.emulated && !reach_of(*patch).not_emulated.empty();
+  if (limits_.kind != DeviceKind::kCuda || (limits_.emulated && !unseen)) return run_and_store(request, "search");
   Preflight preflight = compile_only(request, limits_, run_.stop);
+  if (unseen && !preflight.stopped()) stop_unless_emulated(preflight, *patch);
   if (!preflight.stopped()) judge_on_emulator(preflight, run_.emulator, request, limits_);
   if (!preflight.stopped()) return run_and_store(request, "search", &preflight);
   return keep_trial(stopped_trial(run_.worker.device(), request, preflight), "search");

@@ -151,7 +151,8 @@ void Search::observe(const Trial& trial) {
 
 std::optional<double> cost_of(const Trial& trial) {
   if (trial.timing) return trial.timing->p50_us;
-  if (trial.ended == Ended::kPassed || trial.ended == Ended::kError || trial.ended == Ended::kEnvironment)
+  if (trial.ended == Ended::kPassed || trial.ended == Ended::kInconclusive || trial.ended == Ended::kError ||
+      trial.ended == Ended::kEnvironment)
     return std::nullopt;
   return std::numeric_limits<double>::infinity();
 }
