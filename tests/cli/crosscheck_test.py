@@ -42,6 +42,14 @@ class CrosscheckTest(CliTest):
             self.assertIn("not on PATH", methods[name]["cause"])
         self.assertEqual(row["ceilings"][0]["agreement"], "could not judge")
 
+    def test_a_tool_that_was_ended_for_its_time_is_told_as_that(self):
+        self.write("slow-python", "#!/bin/sh\nexec sleep 30\n")
+        os.chmod(self.path("slow-python"), 0o755)
+        row = self.crosscheck("--python", self.path("slow-python"), "--tool-time", "1s", "--limit", "90%", codes=(NOT_JUDGED, FAILED))
+        if row["verdict"] != "disagrees":  # of a busy machine
+            self.assertIn("no other tool gave a time: PyTorch's profiler, ", row["why"])
+            self.assertIn("was still running after 1 s and was ended", row["why"])
+
     def test_a_tool_that_disagrees_is_a_finding(self):
         row = self.crosscheck("--python", "true", "--limit", "90%", codes=(NOT_JUDGED, FAILED))
         self.assertIn("true -m flashcore.crosscheck ended well and wrote nothing; --python names a Python that imports flashcore", json.dumps(row))

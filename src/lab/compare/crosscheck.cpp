@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "lab/record/json_io.h"
 #include "lab/record/machine.h"
@@ -188,7 +189,18 @@ std::string CrosscheckResult::why() const {
   const bool here = std::any_of(methods.begin(), methods.end(), [](const MethodVerdict& m) {
     return !m.reading.in_process && !m.reading.times_us.empty();
   });
-  return here ? "no other tool's time could be held against the engine's" : "no other tool is here";
+  if (here) return "no other tool's time could be held against the engine's";
+  // Whoever was here and gave no times is told with its reason: another limit, or another setting, may mend it.
+  std::map<std::string, std::string> tools_by_reason;
+  for (const MethodVerdict& m : methods) {
+    if (m.reading.in_process || m.reading.missing) continue;
+    std::string& names = tools_by_reason[m.reading.why_not.empty() ? m.cause : m.reading.why_not];
+    names += (names.empty() ? "" : ", ") + m.reading.method;
+  }
+  std::string without_times;
+  for (const auto& [reason, names] : tools_by_reason)
+    without_times += fmt::format("{}{}: {}", without_times.empty() ? "" : "; ", names, reason);
+  return without_times.empty() ? "no other tool is here" : "no other tool gave a time: " + without_times;
 }
 
 json crosscheck_json(const CrosscheckResult& r) {

@@ -39,6 +39,7 @@ struct MethodReading {
   double clock_mhz = 0;      // 0: not known
   double others_busy = -1;   // as the engine's, while it ran by itself; below 0: not known, or in its rounds
   std::string why_not = {};  // there are no times: what was lost
+  bool missing = false;      // for its program is not here
 };
 
 struct EngineReading {

@@ -29,8 +29,8 @@ std::string last_line(std::string text) {
   return excerpt(start == std::string::npos ? text : text.substr(start + 1));
 }
 
-MethodReading lost(std::string method, std::string why) {
-  return {.method = std::move(method), .why_not = std::move(why)};
+MethodReading lost(std::string method, std::string why, bool missing = false) {
+  return {.method = std::move(method), .why_not = std::move(why), .missing = missing};
 }
 
 }  // namespace
@@ -79,7 +79,8 @@ MethodReading time_by_ncu(const ToolQuestion& question, const CompiledCandidate&
       "-k", compiled.artifact.symbol, question.program, "launch-candidate", "--device", question.device, "--launches",
       std::to_string(kNcuLaunches), "--request", file.string()};
   const ProgramResult ran = run_program(command, {.seconds = question.seconds});
-  if (!ran.started) return lost(kNcuMethod, "ncu is not on PATH: it comes with the CUDA toolkit (nsight-compute)");
+  if (!ran.started)
+    return lost(kNcuMethod, "ncu is not on PATH: it comes with the CUDA toolkit (nsight-compute)", true);
   if (!ran.stopped.empty()) return lost(kNcuMethod, "ncu " + ran.stopped);
   MethodReading reading = read_ncu_durations(ran.output, question.kernel, compiled.artifact.symbol);
   if (!reading.why_not.empty() && ran.exit_code != 0)
@@ -125,10 +126,10 @@ ToolAnswers ask_python(const ToolQuestion& question) {
       run_program({question.python, "-m", "flashcore.crosscheck", "--problem", question.problem.id(), "--device",
                    question.device, "--candidate", question.candidate, "--json", file},
                   {.seconds = question.seconds});
-  const auto all_lost = [](const std::string& why) {
+  const auto all_lost = [&ran](const std::string& why) {
     ToolAnswers answers;
     for (const char* method : {"PyTorch's profiler", "torch.utils.benchmark", "Triton's do_bench", "nvbench"})
-      answers.methods.push_back(lost(method, why));
+      answers.methods.push_back(lost(method, why, !ran.started));
     answers.matmuls.push_back({.what = "PyTorch's matmul", .why_not = why});
     return answers;
   };
