@@ -32,13 +32,19 @@ std::string value_text(const Indicator& row) {
   return number + (row.unit.empty() || row.unit == "%" || row.unit == "x" ? "" : " ") + row.unit;
 }
 
+// Of the counters some are there, and what is said is of them.
+bool is_partly_lost(const ProfileFacts& facts, const LostSource& lost) {
+  return lost.source == kCountersSource && !facts.counters.empty();
+}
+
 void print_bottlenecks(Console& console, const Profile& profile) {
   if (profile.bottlenecks.empty()) console.line("no source names a bottleneck");
   for (const Bottleneck& b : profile.bottlenecks) {
     const bool limit = is_limit(b.cause);
-    console.line("{}. {} ({}{})", b.rank, console.paint(word_of(b.cause), limit ? Tone::kPlain : Tone::kWarn),
-                 limit ? "limit" : "fault",
-                 b.share > 0 ? fmt::format(", {:.0f}% {}", 100 * b.share, limit ? "of it" : "of it, estimated") : "");
+    console.line(
+        "{}. {} ({}{})", b.rank, console.paint(word_of(b.cause), limit ? Tone::kPlain : Tone::kWarn),
+        limit ? "limit" : "fault",
+        b.share > 0 ? fmt::format(", {:.0f}% of {}{}", 100 * b.share, b.share_of, limit ? "" : ", estimated") : "");
     console.line("   {}", b.sentence);
     for (const std::string& evidence : b.evidence) console.line("   - {}", evidence);
   }
@@ -256,6 +262,10 @@ void print_profile(Console& console, const ProfileFacts& facts, const Profile& p
   if (facts.counts && facts.counts->problem != facts.problem.id())
     console.line("counted on {}, since the emulator would take minutes for {}", facts.counts->problem,
                  facts.problem.id());
+  // Its time is that kernel's, too, where it is one of the counters.
+  if (!facts.foreign_kernel.empty())
+    console.summary("warning: the counters are of another kernel, {}, and so is all that is made of them below",
+                    facts.foreign_kernel);
   if (facts.time_us) console.line("time {} ({})", human_time_us(*facts.time_us), facts.time_from);
   print_bottlenecks(console, profile);
   if (!profile.roofs.empty()) {
@@ -273,7 +283,8 @@ void print_profile(Console& console, const ProfileFacts& facts, const Profile& p
                           : Cell("no", Tone::kWarn),
                row.source});
   console.table(table);
-  for (const LostSource& lost : facts.lost) console.line("without {}: {}", lost.source, lost.why);
+  for (const LostSource& lost : facts.lost)
+    console.line("{} {}: {}", is_partly_lost(facts, lost) ? "of" : "without", lost.source, lost.why);
 }
 
 Run add_profile(CLI::App& app) {
@@ -305,6 +316,14 @@ Run add_profile(CLI::App& app) {
       app.add_option("--seed", options->seed, "of the data")->check(seed_number())->capture_default_str();
   app.add_flag("--planted", options->planted,
                "the planted slow kernels: is each one's bottleneck named first; --problem NAME runs one");
+  // Hidden: what somebody may look for here.
+  app.add_flag_callback("--timeline",
+                        [] {
+                          throw_bad_input(
+                              "--timeline is no flag of profile: `flashcore timeline` records what each warp did and "
+                              "when");
+                        })
+      ->group("");
   add_examples(app, {"profile --device cpu --problem b1_h2_s128_d64_fp32 --seconds 0.2",
                      "profile --arch sm_90 --key h200 --problem b1_h32_hk8_s4096_d128_bf16_causal",
                      "profile --device emulator --problem b1_h2_s128_d64_fp16 --family sm80_fwd --json profile.json"});

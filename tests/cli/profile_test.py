@@ -176,6 +176,30 @@ done
         self.assertEqual(entry["time_us"], 90)
         self.assertEqual([lost["source"] for lost in entry["lost"]], ["hardware counters"])
         self.assertIn("elementwise_kernel", entry["lost"][0]["why"])
+        self.assertEqual(entry["counters_of_another"], "elementwise_kernel")
+        said = self.expect(DONE, "profile", *arguments, self.path("other.csv")).stdout
+        self.assertIn("warning: the counters are of another kernel, elementwise_kernel", said)
+        self.assertLess(said.index("warning:"), said.index("time "))
+        self.assertIn("of hardware counters: the file has no kernel", said)
+        self.assertNotIn("without hardware counters", said)
+
+    def test_cells_that_are_no_number_are_named(self):
+        for cell in ("abc", "nan"):
+            names, units, row = CSV.splitlines()[-3:]
+            fields = row.split(",")
+            fields[4] = f'"{cell}"'
+            (entry,) = self.profile(DONE, *H200, "--problem", "b16_h16_s2048_d64_fp16", "--counters", self.write("bad.csv", "\n".join((names, units, ",".join(fields))) + "\n"))
+            self.assertIn(f"left out what is no number: {names.split(',')[4][1:-1]} is '{cell}'", entry["lost"][0]["why"])
+
+    def test_counters_that_the_driver_refused_are_said_as_that(self):
+        refused = self.write("refused.csv", "==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters\n")
+        arguments = (*H200, "--problem", "b16_h16_s2048_d64_fp16", "--counters")
+        self.expect_error(BAD_USAGE, ["does not let this user read counters", "NVreg_RestrictProfilingToAdminUsers=0"], "profile", *arguments, refused)
+        other = self.write("error.csv", "==ERROR== The application returned an error code (11).\n")
+        self.expect_error(BAD_USAGE, ["Nsight Compute reports", "error code (11)"], "profile", *arguments, other)
+
+    def test_who_looks_for_a_timeline_is_told_where_it_is(self):
+        self.expect_error(BAD_USAGE, ["`flashcore timeline`"], "profile", "--timeline", "--device", "emulator", "--problem", SMALL)
 
     def test_counts_beside_a_gpu_that_is_not_here(self):
         (entry,) = self.profile(DONE, *H200, "--problem", "b16_h16_s2048_d64_fp16", "--family", "sm80_fwd", "--emulate")

@@ -10,7 +10,7 @@ inline nlohmann::json profile_document() {
     "problem": "b1_h8_s512_d64_fp16", "candidate": "sm80_fwd:block_m=64<script>alert(1)</script>", "failure": "",
     "device": {"name": "a GPU"}, "counted": {"problem": "b1_h1_s64_d64_fp16"},
     "bottlenecks": [
-      {"rank": 1, "name": "bank conflicts", "kind": "fault", "share": 0.25, "sentence": "Lanes ask one bank.",
+      {"rank": 1, "name": "bank conflicts", "kind": "fault", "share": 0.25, "share_of": "the time", "sentence": "Lanes ask one bank.",
        "evidence": ["900 passes where 300 would do", "<img src=x onerror=alert(2)>"]},
       {"rank": 2, "name": "tensor cores", "kind": "limit", "share": 0.61, "sentence": "They are the limit.",
        "evidence": []}],

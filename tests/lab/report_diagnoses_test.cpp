@@ -22,7 +22,7 @@ void expect_in(const std::string& page, const std::string& words) {
 
 TEST(ReportDiagnoses, BottlenecksComeRankedWithEvidenceAndTargetsWithTheirVerdict) {
   const std::string section = report::profile_section(example::diagnoses());
-  expect_in(section, "<b>1. bank conflicts</b> <span class=\"badge warn\">fault, 25% estimated</span>");
+  expect_in(section, "<b>1. bank conflicts</b> <span class=\"badge warn\">fault, 25% of the time, estimated</span>");
   expect_in(section, "900 passes where 300 would do");
   expect_in(section, "<b>2. tensor cores</b> <span class=\"badge neutral\">limit, 61%</span>");
   expect_in(section, "3 metrics and their targets: 1 met; not met: SM busy");

@@ -7,6 +7,7 @@
 #include "lab/diagnose/metrics.h"
 #include "lab/diagnose/profile.h"
 #include "lab/diagnose/targets.h"
+#include "lab/record/number_text.h"
 
 namespace flashcore {
 namespace {
@@ -135,10 +136,9 @@ class FaultFinder {
       const double idle = 1 - static_cast<double>(o.ctas) / sms;
       if (idle < target::kLostToLastWave) return;
       add(Cause::kSmallGrid, idle,
-          fmt::format(
-              "The grid has {} CTAs and the GPU {:.0f} SMs, so {} of it is idle; use smaller tiles, or split the "
-              "keys among CTAs.",
-              o.ctas, sms, percent_text(idle)),
+          fmt::format("The grid has {} and the GPU {:.0f} SMs, so {} of it is idle; use smaller tiles, or split the "
+                      "keys among CTAs.",
+                      text::plural(static_cast<std::int64_t>(o.ctas), "CTA"), sms, percent_text(idle)),
           {fmt::format("{:.2f} waves", o.waves)});
       return;
     }
@@ -150,7 +150,7 @@ class FaultFinder {
             "Some SMs get {:.0f} CTAs and the mean is {:.1f}, so SMs are idle at the end; use other tile sizes, or "
             "a persistent grid.",
             most, mean),
-        {fmt::format("{} CTAs for {:.0f} SMs", o.ctas, sms)});
+        {fmt::format("{} for {:.0f} SMs", text::plural(static_cast<std::int64_t>(o.ctas), "CTA"), sms)});
   }
 
   void bank_conflicts() {

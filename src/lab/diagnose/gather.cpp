@@ -32,7 +32,7 @@ constexpr double kCompileTimeout = 120;
 
 constexpr const char* kCountsOf = "emulator's counts";
 constexpr const char* kCompilerOf = "compiler";
-constexpr const char* kCountersOf = "hardware counters";
+constexpr const char* kCountersOf = kCountersSource;
 constexpr const char* kSassOf = "machine code";
 constexpr std::size_t kMaxCubin = std::size_t{64} << 20;
 
@@ -291,7 +291,7 @@ class Gatherer {
   }
 
   // The launch of the file that is the candidate's; the longest of all if none is.
-  ProfiledKernel kernel_of_file(std::string& warning) const {
+  ProfiledKernel kernel_of_file() {
     const Candidate candidate = parse_candidate(text_, problem_, result_.facts.limits);
     const std::string name = candidate.family->source(candidate.config, problem_, result_.facts.limits).name_expression;
     const std::vector<ProfiledKernel> kernels = parse_ncu_csv(*options_.counters_csv);
@@ -300,15 +300,16 @@ class Gatherer {
       if (is_kernel_of(kernel.name, name)) own.push_back(kernel);
     if (!own.empty()) return main_kernel(own);
     const ProfiledKernel& longest = main_kernel(kernels);
-    warning = fmt::format("the file has no kernel {}; the counters are of its longest, {}",
-                          name.substr(0, name.find('<')), excerpt(longest.name));
+    if (result_.facts.foreign_kernel.empty())
+      lose(kCountersOf, fmt::format("the file has no kernel {}; they are of its longest, {}",
+                                    name.substr(0, name.find('<')), excerpt(longest.name)));
+    result_.facts.foreign_kernel = excerpt(longest.name);
     return longest;
   }
 
   void time_of_counters() {
     ProfileFacts& facts = result_.facts;
-    std::string ignored;  // counters() says it
-    const auto duration = value_of(kernel_of_file(ignored).counters, Metric::kDuration);
+    const auto duration = value_of(kernel_of_file().counters, Metric::kDuration);
     if (!duration || !std::isfinite(*duration) || *duration <= 0)
       return lose("time", fmt::format("the file of counters has no {}", names_of(Metric::kDuration).front()));
     facts.time_us = *duration / 1e3;
@@ -325,9 +326,13 @@ class Gatherer {
   void read_counters() {
     ProfileFacts& facts = result_.facts;
     if (options_.counters_csv) {
-      std::string warning;
-      facts.counters = kernel_of_file(warning).counters;
-      if (!warning.empty()) lose(kCountersOf, std::move(warning));
+      const ProfiledKernel kernel = kernel_of_file();
+      facts.counters = kernel.counters;
+      std::string left_out;
+      for (const std::string& name : profile_metrics())
+        if (const auto found = kernel.unreadable.find(name); found != kernel.unreadable.end())
+          left_out += fmt::format("{}{} is '{}'", left_out.empty() ? "" : ", ", name, found->second);
+      if (!left_out.empty()) lose(kCountersOf, fmt::format("left out what is no number: {}", left_out));
       return;
     }
     constexpr const char* kStill =

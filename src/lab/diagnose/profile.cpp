@@ -58,6 +58,7 @@ json profile_json(const ProfileFacts& facts, const Profile& profile) {
                            {"name", b.cause},
                            {"kind", is_limit(b.cause) ? "limit" : "fault"},
                            {"share", b.share},
+                           {"share_of", b.share_of},
                            {"sentence", b.sentence},
                            {"evidence", b.evidence}});
   for (const Roof& roof : profile.roofs)
@@ -77,6 +78,7 @@ json profile_json(const ProfileFacts& facts, const Profile& profile) {
                  {"compiled", facts.artifact ? json(*facts.artifact) : json()},
                  {"occupancy", facts.occupancy ? json(*facts.occupancy) : json()},
                  {"hardware_counters", facts.counters},
+                 {"counters_of_another", facts.foreign_kernel.empty() ? json() : json(facts.foreign_kernel)},
                  {"lost", std::move(lost)}};
   put_problem(result, facts.problem);
   return encode_nonfinite(result);

@@ -70,9 +70,11 @@ inline bool is_limit(Cause cause) { return cause >= Cause::kTensorCores; }
 
 // A source that gave nothing, and why; what it would have told is unknown.
 struct LostSource {
-  std::string source;  // "hardware counters"
+  std::string source;  // "time", or kCountersSource: those that are left are used
   std::string why;     // one sentence: what is missing, and what still holds
 };
+
+inline constexpr const char* kCountersSource = "hardware counters";
 
 struct ProfileFacts {
   PlacedProblem problem;
@@ -83,6 +85,7 @@ struct ProfileFacts {
   std::optional<Artifact> artifact;      // facts only
   std::optional<Occupancy> occupancy;
   std::map<std::string, double> counters;  // of hardware, by Nsight Compute's name
+  std::string foreign_kernel;              // what they are of, where that is not the candidate's kernel
   std::optional<Ceilings> ceilings;
   std::string ceilings_from;
   std::optional<double> time_us;
@@ -121,6 +124,7 @@ struct Bottleneck {
   double share = 0;
   std::string sentence;
   std::vector<std::string> evidence;
+  std::string share_of = "the time";
 };
 
 struct Profile {

@@ -32,15 +32,21 @@ std::string advice_of_limit(Cause cause) {
 }
 
 std::string words_of_limit(Cause cause) {
-  if (cause == Cause::kLatency)
-    return fmt::format(
-        "Nothing that was measured is within {:.0f}% of its roof: what is left is waiting for one step after another.",
-        100 * (1 - target::kRoof));
   return fmt::format("{} the limit: {}.", subject_of_limit(cause), advice_of_limit(cause));
 }
 
 Bottleneck limit(Cause cause, double share, std::vector<std::string> evidence) {
   return {0, cause, std::min(share, 1.0), words_of_limit(cause), std::move(evidence)};
+}
+
+// `highest`: of the resources, with its share of the roof.
+Bottleneck no_roof_reached(double share, Cause highest, double of_roof, std::vector<std::string> evidence) {
+  return {
+      0, Cause::kLatency, share,
+      fmt::format("Nothing reaches {:.0f}% of its roof; the highest is {} with {:.0f}%: what is left is waiting for "
+                  "one step after another (`flashcore timeline` shows it).",
+                  100 * target::kRoof, highest, 100 * of_roof),
+      std::move(evidence)};
 }
 
 std::optional<Bottleneck> limit_by_counters(const ProfileFacts& facts) {
@@ -50,7 +56,7 @@ std::optional<Bottleneck> limit_by_counters(const ProfileFacts& facts) {
                                                   {Metric::kL2, Cause::kL2},
                                                   {Metric::kDram, Cause::kDram}};
   std::optional<Bottleneck> highest;
-  bool any = false;
+  std::optional<std::pair<Cause, double>> most;
   std::string all, missing;
   for (const auto& [metric, cause] : throughputs) {
     const auto value = value_of(facts.counters, metric);
@@ -58,13 +64,14 @@ std::optional<Bottleneck> limit_by_counters(const ProfileFacts& facts) {
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", cause);
       continue;
     }
-    any = true;
+    if (!most || *value > most->second) most = {cause, *value};
     all += fmt::format("{}{} {:.0f}%", all.empty() ? "" : ", ", cause, *value);
     if (*value >= 100 * target::kRoof && (!highest || *value / 100 > highest->share))
       highest = limit(cause, *value / 100, {});
   }
-  if (!any) return std::nullopt;
-  if (!highest) highest = limit(Cause::kLatency, 0, {});
+  if (!most) return std::nullopt;
+  if (highest) highest->share_of = "its peak";
+  else highest = no_roof_reached(0, most->first, most->second / 100, {});
   highest->evidence.push_back("hardware counters: " + all);
   if (!missing.empty()) highest->evidence.push_back("nobody measured, and any of them may be the limit: " + missing);
   return highest;
@@ -77,7 +84,7 @@ std::optional<Bottleneck> limit_by_time(const ProfileFacts& facts, const std::ve
   const std::string evidence = fmt::format("{:.2f} us ({}); the roof of {} is {:.2f} us, {:.0f}% of it", *facts.time_us,
                                            facts.time_from, highest.cause, highest.least_us, 100 * share);
   if (share >= target::kRoof) return limit(highest.cause, share, {evidence});
-  return limit(Cause::kLatency, 1 - share, {evidence});
+  return no_roof_reached(1 - share, highest.cause, share, {evidence});
 }
 
 std::optional<Bottleneck> limit_by_counts(const ProfileFacts& facts) {
@@ -99,6 +106,7 @@ std::optional<Bottleneck> limit_by_counts(const ProfileFacts& facts) {
   found.sentence =
       fmt::format("{} what has the most to do, as counted; whether it bounds the time shows on hardware: {}.",
                   subject_of_limit(most.first), advice_of_limit(most.first));
+  found.share_of = "the counted cycles";
   return found;
 }
 

@@ -80,10 +80,14 @@ double unit_factor(const std::string& unit) {
 std::vector<ProfiledKernel> parse_ncu_csv(std::string_view text) {
   const std::vector<std::string_view> lines = lines_of(text);
   const auto header_at = std::find_if(lines.begin(), lines.end(), is_row_of_names);
-  if (header_at == lines.end())
+  if (header_at == lines.end()) {
+    if (const std::string refused = why_counters_are_refused(text); !refused.empty()) throw_bad_input("{}", refused);
+    if (const std::vector<std::string> errors = ncu_errors(text); !errors.empty())
+      throw_bad_input("Nsight Compute reports {}, and no line begins with \"ID\": there is no table", errors.front());
     throw_bad_input(
         "there is no table of Nsight Compute in it: no line begins with \"ID\"; write it with "
         "`ncu --csv --page raw`");
+  }
   const auto number_of = [&](auto line) { return line - lines.begin() + 1; };
   const auto fields_at = [&](auto line) {
     const auto fields = csv_fields(*line);
@@ -116,6 +120,7 @@ std::vector<ProfiledKernel> parse_ncu_csv(std::string_view text) {
       if (names[i].find("__") == std::string::npos) continue;
       if (const auto value = counter_number(fields[i], number_of(line)))
         kernel.counters[names[i]] = *value * unit_factor(units[i]);
+      else if (!fields[i].empty() && fields[i] != "n/a") kernel.unreadable[names[i]] = excerpt(fields[i]);
     }
     kernels.push_back(std::move(kernel));
   }

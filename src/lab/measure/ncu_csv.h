@@ -11,7 +11,8 @@ namespace flashcore {
 // What a launch in Nsight Compute's CSV was.
 struct ProfiledKernel {
   std::string name;
-  std::map<std::string, double> counters = {};  // by metric; those without a number (n/a) are missing
+  std::map<std::string, double> counters = {};         // by metric; those without a number (n/a) are missing
+  std::map<std::string, std::string> unreadable = {};  // what else stands in place of one; some metrics are words
 };
 
 // The text of `ncu --csv --page raw`, with whatever its child and itself print around it: a row of names that begins

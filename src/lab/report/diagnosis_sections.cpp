@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "lab/campaign/fields.h"
+#include "lab/diagnose/profile.h"
 #include "lab/report/diagnoses.h"
 #include "lab/report/html_table.h"
 #include "lab/report/text.h"
@@ -55,7 +56,9 @@ std::string bottleneck_item(const json& b, int rank) {
   const bool limit = lenient::text(b, "kind") == "limit";
   const double share = lenient::number(b, "share").value_or(0);
   std::string kind = limit ? "limit" : "fault";
-  if (share > 0) kind += fmt::format(", {}{}", percent(share), limit ? "" : " estimated");
+  const std::string of = lenient::text(b, "share_of");
+  if (share > 0)
+    kind += fmt::format(", {}{}{}", percent(share), of.empty() ? "" : " of " + of, limit ? "" : ", estimated");
   std::string out = fmt::format("<li><b>{}. {}</b> {} <span>{}", rank, text(lenient::text(b, "name")),
                                 badge_of(limit ? "neutral" : "warn", kind), text(lenient::text(b, "sentence")));
   for (const json& evidence : lenient::list(b, "evidence"))
@@ -113,9 +116,14 @@ std::string profile_html(const json& result, std::size_t number_of_profile) {
   int rank = 0;
   for (const json& b : lenient::list(result, "bottlenecks")) items += bottleneck_item(b, ++rank);
   out += items.empty() ? "<p>No source names a bottleneck.</p>\n" : "<ol class=winners>" + items + "</ol>\n";
-  for (const json& lost : lenient::list(result, "lost"))
-    out += fmt::format("<p class=muted>Without {}: {}</p>\n", text(lenient::text(lost, "source")),
+  if (const std::string other = lenient::text(result, "counters_of_another"); !other.empty())
+    out += notice("The counters are of another kernel, " + other + ", and so is all that is made of them.");
+  for (const json& lost : lenient::list(result, "lost")) {
+    const std::string source = lenient::text(lost, "source");
+    const bool partly = source == kCountersSource && !lenient::field(result, "hardware_counters").empty();
+    out += fmt::format("<p class=muted>{} {}: {}</p>\n", partly ? "Of" : "Without", text(source),
                        text(lenient::text(lost, "why")));
+  }
   const std::string table = indicator_table(lenient::list(result, "indicators"), number_of_profile);
   if (table.empty()) return out;
   return out +
