@@ -24,8 +24,9 @@ struct TimelineArguments {
 void print_timeline(Console& console, const Timeline& timeline) {
   console.line("problem    {}", timeline.problem.id());
   console.line("candidate  {}", timeline.candidate);
-  console.line("recorded   {} of {} CTAs, {} warps, {} {} from the first mark to the last", timeline.recorded_ctas,
-               timeline.launched_ctas, timeline.tracks.size(), timeline.end(), timeline.unit());
+  console.line("recorded   {} of {}, {}, {} {} from the first mark to the last", timeline.recorded_ctas,
+               plural(static_cast<std::int64_t>(timeline.launched_ctas), "CTA"),
+               plural(static_cast<std::int64_t>(timeline.tracks.size()), "warp"), timeline.marked(), timeline.unit());
   const bool cut = timeline.dropped > 0;
   console.line("multiplies {} of a CTA's time some warp is in Q·K or P·V{}", text::percent(multiplying_share(timeline)),
                cut ? ", of the beginning that was recorded" : "");
@@ -40,7 +41,7 @@ void print_timeline(Console& console, const Timeline& timeline) {
                fmt::format("median {}", timeline.unit())});
   for (const ActivitySum& sum : activity_sums(timeline))
     table.add({std::string(word_of(sum.role)), std::string(title_of(sum.activity)), text::percent(sum.share),
-               std::to_string(sum.count), fmt::format("{:.0f}", sum.median)});
+               std::to_string(sum.count), text::number(sum.median)});
   console.table(table);
 }
 

@@ -56,6 +56,15 @@ class TimelineTest(CliTest):
         self.assertEqual(document["schema"], "flashcore.timeline/1")
         timeline = document["results"][0]
         self.assertEqual(timeline["unit"], "steps")
+        marks = [end for track in timeline["tracks"] for segment in track["segments"] for end in segment[2:]]
+        length = f"{max(marks) - min(marks)} steps"
+        self.assertGreater(min(marks), 0, "a launch begins before its first mark")
+        self.assertIn(f"{length} from the first mark to the last", result.stdout)
+        with open(self.path("t.html"), encoding="utf-8") as file:
+            self.assertIn(f"<dt>from the first mark to the last</dt><dd>{length}</dd>", file.read())
+        halves = [row["median"] for row in timeline["sums"] if row["median"] % 1]
+        for median in halves:
+            self.assertRegex(result.stdout, rf"(?m) {median:.{1 if median >= 9.995 else 2}f}$")
         self.assertEqual(timeline["faults"], [])
         self.assertEqual({track["role"] for track in timeline["tracks"]}, {"producer", "consumer"})
         for track in timeline["tracks"]:

@@ -144,6 +144,13 @@ std::uint64_t Timeline::end() const {
   return last;
 }
 
+std::uint64_t Timeline::marked() const {
+  std::uint64_t first = end();
+  for (const Track& track : tracks)
+    if (!track.segments.empty()) first = std::min(first, track.begin());
+  return end() - first;
+}
+
 std::vector<RawTrack> decode_tracks(std::span<const std::byte> buffer, std::size_t track_bytes,
                                     std::vector<std::string>& faults) {
   std::vector<RawTrack> tracks;

@@ -64,6 +64,7 @@ struct Timeline {
   std::vector<std::string> faults;
   const char* unit() const { return device.limits.emulated ? "steps" : "cycles"; }
   std::uint64_t end() const;
+  std::uint64_t marked() const;  // from the first mark to the last
 };
 
 // A role's time in one activity, over all its tracks.

@@ -42,7 +42,7 @@ std::string timeline_header(const Timeline& t) {
   out += page_fact("device", t.device.name);
   out += page_fact("recorded", fmt::format("{} of {} CTAs, {} warps", count(static_cast<std::int64_t>(t.recorded_ctas)),
                                            count(static_cast<std::int64_t>(t.launched_ctas)), t.tracks.size()));
-  out += page_fact("from the first mark to the last", length_of(t, static_cast<double>(t.end())));
+  out += page_fact("from the first mark to the last", length_of(t, static_cast<double>(t.marked())));
   out += page_fact("some warp of a CTA in Q·K or P·V", report::percent(multiplying_share(t)));
   out += page_fact("distortion", t.distortion.sentence());
   if (const std::string words = build_words(t.distortion); !words.empty()) out += page_fact("with marks", words);
