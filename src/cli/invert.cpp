@@ -78,6 +78,11 @@ int run_invert(const InvertArguments& arguments) {
   const Common& common = arguments.common;
   check_json_target(common);
   for (const std::string& name : arguments.variants) variant_by_name(name);
+  // A problem takes some 20 s a candidate, and a suite hours: nobody means that by leaving both out.
+  if (common.problem.empty() && common.suite.empty())
+    throw_bad_input(
+        "invert looks at one problem: name it with --problem, as --problem b1_h8_s512_d64_fp16 (or several with "
+        "--suite)");
   const Suite suite = select_problems(common, "canonical");
   const DeviceInfo device = describe_device(common.device);
   std::vector<InvertOptions> all;
@@ -115,7 +120,7 @@ int run_invert(const InvertArguments& arguments) {
 Run add_invert(CLI::App& app) {
   auto arguments = std::make_shared<InvertArguments>();
   add_common(app, arguments->common, kDevice | kSuite | kProblem | kFamily | kConfig | kJson);
-  tell_default_suite(app, "canonical");
+  tell_default_suite(app, "none: name one, or --problem");
   std::string names;
   for (const Variant& variant : variants()) names += (names.empty() ? "" : ", ") + std::string(variant.name);
   app.add_option("--variants", arguments->variants, "some of: " + names)->type_name("A,B")->delimiter(',');

@@ -57,6 +57,9 @@ class InvertVerbTest(CliTest):
         self.expect(DONE, "invert", *CPU, "--variants", "tiny_blocks", "--quiet")
         self.assertEqual([name for name in self.files() if "trials" in name], [])
 
+    def test_a_problem_or_a_suite_is_named(self):
+        self.expect_error(BAD_USAGE, ["--problem", "--suite"], "invert", "--device", "cpu")
+
     def test_mistakes_are_named(self):
         self.expect_error(BAD_USAGE, ["'no_gravity' is no variant", "no_exponentials", "serial_grid"], "invert", *CPU, "--variants", "no_stores,no_gravity")
         self.expect_error(BAD_USAGE, ["nonsense_fwd"], "invert", *CPU, "--family", "nonsense_fwd")
