@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
 #include "cli/common.h"
 #include "core/error.h"
@@ -77,6 +78,20 @@ json result_in(const fs::path& file) {
           {"schema", result.value("schema", json())}};
 }
 
+}  // namespace
+
+std::string in_arguments(std::string text) {
+  static const std::regex reference(R"( \(`flashcore problem --reference` prints it\))");
+  static const std::regex flag(R"(--(problem|suite|family|config|device|arch|key|patterns|seed|compile-only)\b)");
+  text = std::regex_replace(text, reference, "");
+  text = std::regex_replace(text, flag, "$1");
+  for (std::size_t at = text.find("compile-only"); at != std::string::npos; at = text.find("compile-only", at))
+    text[at + 7] = '_';
+  return text;
+}
+
+namespace {
+
 std::string verdict_of_code(int code) { return code == kDone ? "passed" : code == kFailed ? "failed" : "not_judged"; }
 
 }  // namespace
@@ -112,7 +127,7 @@ ToolAnswer run_verb(const std::vector<std::string>& arguments, double timeout_se
   }
   const std::string command = arguments.front();
   if (!stopped.empty()) return {true, fmt::format("flashcore {}: {}", command, stopped), json::object()};
-  const std::string errors = visible_lines(head_of(err));
+  const std::string errors = in_arguments(visible_lines(head_of(err)));
   if (code > kNotJudged || code < 0) {
     ToolAnswer failed{true, errors.empty() ? fmt::format("flashcore {} {}", command, how) : errors, {}};
     failed.structured = {{"exit_code", code}};
@@ -121,7 +136,7 @@ ToolAnswer run_verb(const std::vector<std::string>& arguments, double timeout_se
     return failed;
   }
   ToolAnswer answer;
-  answer.text = visible_lines(head_of(out));
+  answer.text = in_arguments(visible_lines(head_of(out)));
   if (!errors.empty()) answer.text += (answer.text.empty() ? "" : "\n") + errors;
   answer.structured = {
       {"verdict", verdict_of_code(code)}, {"exit_code", code}, {"seconds", seconds()}, {"result", result_in(result)}};

@@ -24,4 +24,7 @@ struct CallControl {
 // exit code says what was judged. Error kEnvironment if no process can be started.
 ToolAnswer run_verb(const std::vector<std::string>& arguments, double timeout_seconds, const CallControl& control);
 
+// What a verb says of its command line, as an agent gives it: "device" for "--device".
+std::string in_arguments(std::string text);
+
 }  // namespace flashcore::cli::mcp

@@ -196,11 +196,29 @@ void require_shipped(const std::string& suite) {
     throw_bad_input("'{}' is no suite that ships; those are {}", suite, fmt::join(shipped, ", "));
 }
 
+// "flops: 1048576.0", of each value that is there, those of the fields after those of the whole.
+std::string problem_lines(const json& result) {
+  std::string text;
+  const auto add = [&](const json& values) {
+    for (const auto& [name, value] : values.items())
+      if (value.is_primitive() && !value.is_null())
+        text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", name,
+                            value.is_string() ? value.get<std::string>() : value.dump());
+  };
+  for (const json& problem : result.value("results", json::array())) {
+    add(problem);
+    add(problem.value("fields", json::object()));
+  }
+  return text;
+}
+
 ToolAnswer list_problems(const json& arguments, const CallControl& control) {
   if (arguments.contains("problem")) {
     if (arguments.contains("suite")) throw_bad_input("give suite or problem, not both");
     // After "--": an id is no flag.
-    return run_verb({"problem", "--", arguments["problem"].get<std::string>()}, kDefaultSeconds, control);
+    ToolAnswer told = run_verb({"problem", "--", arguments["problem"].get<std::string>()}, kDefaultSeconds, control);
+    if (!told.is_error && told.structured["result"].is_object()) told.text += problem_lines(told.structured["result"]);
+    return told;
   }
   ToolAnswer answer;
   if (!arguments.contains("suite")) {
@@ -265,6 +283,9 @@ std::string gate_lines(const json& result) {
   std::string text;
   for (const json& one : result.value("results", json::array())) {
     text += fmt::format("\n{}: {}", one.value("candidate", ""), one.value("verdict", ""));
+    // A gate that stopped it says the same.
+    if (one.value("gates", json::array()).empty() && !one.value("message", "").empty())
+      text += ": " + one.value("message", "");
     for (const json& gate : one.value("gates", json::array()))
       text += fmt::format("\n  {}: {}{}{}", gate.value("gate", ""), gate.value("status", ""),
                           gate.value("reason", "").empty() ? "" : ": ", gate.value("reason", ""));
@@ -284,7 +305,8 @@ ToolAnswer submit(const json& arguments, double seconds, const CallControl& cont
   add_flags(words, arguments, {"problem", "device", "arch"});
   if (arguments.value("compile_only", false)) words.emplace_back("--compile-only");
   ToolAnswer told = run_verb(words, seconds, control);
-  if (!told.is_error) told.text += gate_lines(told.structured["result"]);
+  if (told.structured.value("result", json()).is_object())
+    told.text += in_arguments(gate_lines(told.structured["result"]));
   return told;
 }
 

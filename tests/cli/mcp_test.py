@@ -331,6 +331,18 @@ class ToolsTest(McpTest):
                 self.expect_tool_error(client, tool, arguments, words)
         self.assertEqual(os.listdir(self.folder), [] if not os.path.exists(self.path("cache")) else ["cache"], "no file was left")
 
+    def test_errors_name_arguments_and_no_flags(self):
+        client = self.client()
+        for tool, arguments, words in (
+            ("check", {"problem": "b1_h2", "device": "cpu"}, "b1_h2"),
+            ("check", {"problem": TINY, "device": "cuda"}, "(device cpu"),
+            ("submit", {"problem": TINY, "family": "ref_fwd", "device": "cpu"}, "judge it with device emulator"),
+        ):
+            with self.subTest(arguments):
+                text = client.call(tool, arguments)["content"][0]["text"]
+                self.assertIn(words, text)
+                self.assertNotRegex(text, r"--\w|flashcore problem")
+
     def test_a_deadline_ends_a_call(self):
         begin = time.monotonic()
         self.expect_tool_error(self.client(), "check", {"suite": "conformance", "device": "cpu", "timeout_seconds": 1}, ["still running after 1 s"])
@@ -348,7 +360,10 @@ class ToolsTest(McpTest):
         self.assertIn("canonical", client.call("problems")["structuredContent"]["suites"])
         problems = client.call("problems", {"suite": "canonical"})["structuredContent"]["problems"]
         self.assertIn("mission", [p["name"] for p in problems])
-        described = client.call("problems", {"problem": TINY})["structuredContent"]["result"]
+        told = client.call("problems", {"problem": TINY})
+        for words in ("problem: " + TINY, "head_dim: 16", "flops: "):
+            self.assertIn(words, told["content"][0]["text"])
+        described = told["structuredContent"]["result"]
         self.assertEqual(described["results"][0]["problem"], TINY)
         families = {f["name"]: f for f in client.call("source")["structuredContent"]["families"]}
         self.assertTrue(families["sm80_fwd"]["patchable"])

@@ -98,6 +98,7 @@ class SubmitTest(CliTest):
                 document = json.load(file)
             self.assertEqual([result["verdict"] for result in document["results"]], verdicts)
             for result in document["results"]:
+                self.assertNotIn('{"done": true}', result["message"], "nobody proposes here")
                 self.assertTrue(result["message"] or result["verdict"] == "passed", result)
 
     def test_an_interrupted_run_keeps_what_was_judged(self):

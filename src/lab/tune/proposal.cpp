@@ -16,8 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kForm =
-    R"(answer {"candidate": "family:key=value,..."}, {"family": "...", "config": {"key": value}} or {"done": true}, and )"
-    R"(with a kernel also "patch": "folder", or "name", "files", "replace" and "extend")";
+    R"(give {"candidate": "family:key=value,..."} or {"family": "...", "config": {"key": value}}, and with a kernel )"
+    R"(also "patch": "folder", or "name", "files", "replace" and "extend")";
 constexpr std::array<std::string_view, 9> kKeys = {"candidate", "family",  "config", "patch",  "name",
                                                    "files",     "replace", "extend", "comment"};
 
