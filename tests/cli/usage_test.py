@@ -8,7 +8,7 @@ from support import BAD_USAGE, DONE, NO_ENVIRONMENT, SOURCE_DIR, CliTest, has_gp
 
 # What --help says of --suite, the beginning.
 DEFAULT_SUITES = {
-    "check": "smoke", "crosscheck": "smoke", "ab": "quick", "bench": "quick", "explain": "quick", "tune": "quick", "invert": "canonical", "peers": "canonical",
+    "check": "smoke", "crosscheck": "smoke", "ab": "quick", "bench": "quick", "explain": "quick", "tune": "quick", "invert": "none", "peers": "canonical",
     "warmup": "canonical", "gate": "what the baseline holds", "compile": "a few problems of every kind", "campaign": "campaign on a GPU", "profile": "none",
 }  # fmt: skip
 HIDDEN = {"worker", "execute-kernel", "timer-server", "launch-candidate", "confine"}
