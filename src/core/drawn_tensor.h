@@ -106,6 +106,9 @@ float largest_of_row(const TensorLayout& layout, std::int64_t batch, std::int64_
   return largest;
 }
 
+// Of a row of zeros, as those have it who divide by no 0.
+inline constexpr float kLeastMagnitude = 0x1p-20f;
+
 // Of each row its own. Rows of nobody's pages have NaN: what the pool of an engine holds there may be anything.
 template <class Value>
 std::vector<float> factors_of_rows(DType dtype, const TensorLayout& layout, const Value& value) {
@@ -115,7 +118,7 @@ std::vector<float> factors_of_rows(DType dtype, const TensorLayout& layout, cons
     float& factor = factors[static_cast<std::size_t>((batch * layout.heads + head) * layout.rows + row)];
     const float magnitude = largest_of_row(layout, batch, head, row, value);
     const bool is_nobodys = magnitude == 0 && layout.columns > 0 && std::isnan(value(Place{batch, head, row, 0}));
-    factor = is_nobodys ? std::numeric_limits<float>::quiet_NaN() : magnitude > 0 ? magnitude / largest : 1;
+    factor = is_nobodys ? std::numeric_limits<float>::quiet_NaN() : (magnitude > 0 ? magnitude : kLeastMagnitude) / largest;
   });
   return factors;
 }
