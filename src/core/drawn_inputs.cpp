@@ -38,7 +38,7 @@ class Generators {
       problems_.push_back(problem);
     }
     for (std::size_t s = 0; s < problems_.size(); ++s)
-      all_.emplace_back(problems_[s], pattern, seed + kSplitMixStep * 0x100 * s);
+      all_.emplace_back(problems_[s], pattern, seed + kSplitMixStep * 0x100 * s, problem.ragged());
   }
   float q(const Place& at) const {
     return of(at, boundaries_.q, [](const PatternValues& of, const Place& place) { return of.q(place); });

@@ -118,7 +118,8 @@ std::vector<float> factors_of_rows(DType dtype, const TensorLayout& layout, cons
     float& factor = factors[static_cast<std::size_t>((batch * layout.heads + head) * layout.rows + row)];
     const float magnitude = largest_of_row(layout, batch, head, row, value);
     const bool is_nobodys = magnitude == 0 && layout.columns > 0 && std::isnan(value(Place{batch, head, row, 0}));
-    factor = is_nobodys ? std::numeric_limits<float>::quiet_NaN() : (magnitude > 0 ? magnitude : kLeastMagnitude) / largest;
+    factor =
+        is_nobodys ? std::numeric_limits<float>::quiet_NaN() : (magnitude > 0 ? magnitude : kLeastMagnitude) / largest;
   });
   return factors;
 }

@@ -26,8 +26,9 @@ std::int64_t index_of(const Place& at, std::int64_t heads, std::int64_t rows, st
 
 }  // namespace
 
-PatternValues::PatternValues(const Problem& problem, Pattern pattern, std::uint64_t seed)
+PatternValues::PatternValues(const Problem& problem, Pattern pattern, std::uint64_t seed, bool is_sequence)
     : p_(problem),
+      is_sequence_(is_sequence),
       band_(problem.band()),
       pattern_(pattern),
       q_(seed, DataStream::kQ),
@@ -217,14 +218,17 @@ float PatternValues::poison_k(const Place& at, float plain) const {
 // (docs/correctness.md, "NaN at masked keys"). No key whose K is infinite: its weight may be 0.
 float PatternValues::poison_v(const Place& at, float plain) const {
   const std::int64_t keys = first_poisoned_key(), head = at.batch * p_.heads_kv + at.head;
-  if (band_.bounded() || p_.has_expression() || keys == 0) return plain;
+  // Of an infinite q all scores may be -inf where there are few keys, which then have no part in a row that is finite:
+  // a sequence of a ragged batch may be cut to one, and a sink is finite whatever they are.
+  constexpr std::int64_t kFew = 16;
+  if (band_.bounded() || p_.has_expression() || p_.sink || is_sequence_ || keys < kFew) return plain;
   constexpr std::int64_t kStream = std::int64_t{1} << 40;  // apart from the numbers of K
   if (place_.below(kStream + 4 * head, 2) == 0) return plain;
   if (at.row != place_.below(kStream + 4 * head + 1, keys) ||
       at.column != place_.below(kStream + 4 * head + 2, p_.head_dim_v))
     return plain;
   // An infinity only where no weight of 16 bits is rounded to 0.
-  const bool may_be_infinite = size_of(p_.dtype) > 1 && !p_.scale && !p_.transforms_scores() && !p_.sink;
+  const bool may_be_infinite = size_of(p_.dtype) > 1 && !p_.scale && !p_.transforms_scores();
   return may_be_infinite && place_.below(kStream + 4 * head + 3, 2) == 0 ? std::numeric_limits<float>::infinity()
                                                                          : std::numeric_limits<float>::quiet_NaN();
 }

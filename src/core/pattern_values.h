@@ -15,7 +15,8 @@ struct Place {
 
 class PatternValues {
  public:
-  PatternValues(const Problem& problem, Pattern pattern, std::uint64_t seed);  // refers to the problem
+  // Refers to the problem. `is_sequence`: it is of one sequence of a ragged batch.
+  PatternValues(const Problem& problem, Pattern pattern, std::uint64_t seed, bool is_sequence);
   float q(const Place& at) const;
   float k(const Place& at) const;
   float v(const Place& at) const;
@@ -38,6 +39,7 @@ class PatternValues {
   float poison_v(const Place& at, float plain) const;
 
   const Problem& p_;
+  const bool is_sequence_;
   const Band<std::int64_t> band_;
   Pattern pattern_;
   IndexedRandom q_, k_, v_, choice_, place_;
