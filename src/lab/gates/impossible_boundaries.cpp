@@ -100,7 +100,7 @@ std::optional<CallFault> check_impossible_boundaries(const JudgedCall& call, nlo
   AttentionArgs args = call.operands.args();
   args.cu_seqlens_q = device_q.data();
   if (!call.problem.paged()) args.cu_seqlens_kv = device_kv.data();
-  const LaunchesByLse launches(call, args);
+  LaunchesByLse launches(call, args);
   const auto judge = [&](const Reference& reference, const ErrorBound& bound, const std::string& boundaries,
                          std::int64_t first_unwritten, const std::set<std::size_t>& bad) {
     return launches.judge(

@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "core/boundaries.h"
 #include "core/ragged.h"
@@ -34,19 +35,20 @@ void pack_rows(AttentionOutputs& outputs, const Boundaries& from, const Boundari
             outputs.lse[static_cast<std::size_t>(head * rows + from.q[s] + row)];
 }
 
-LaunchesByLse::LaunchesByLse(const JudgedCall& call, const AttentionArgs& args)
-    : call_(call), with_(call.loaded.bind(args)), without_([&] {
-        AttentionArgs of_o = args;
-        of_o.lse = nullptr;
-        return call.loaded.bind(of_o);
-      }()) {}
+LaunchesByLse::LaunchesByLse(const JudgedCall& call, const AttentionArgs& args, bool also_without)
+    : call_(call), with_(call.loaded.bind(args)), is_second_left_(also_without && is_on(Check::kNoLse)) {
+  if (!is_second_left_) return;
+  AttentionArgs of_o = args;
+  of_o.lse = nullptr;
+  without_ = call.loaded.bind(of_o);
+}
 
 std::optional<CallFault> LaunchesByLse::judge(
-    Check check, const std::function<std::optional<CallFault>(AttentionOutputs&, const std::string&)>& judge) const {
+    Check check, const std::function<std::optional<CallFault>(AttentionOutputs&, const std::string&)>& judge) {
   AttentionOutputs outputs = launch_once(call_.device, call_.operands, with_);
   std::vector<float> lse = outputs.lse;
   if (auto found = judge(outputs, "")) return found;
-  if (!is_on(Check::kNoLse)) return std::nullopt;
+  if (!std::exchange(is_second_left_, false)) return std::nullopt;
   outputs = launch_once(call_.device, call_.operands, without_);
   const AttentionOutputs untouched{HostTensor(), outputs.lse};
   if (is_on(Check::kPoison) && count_unwritten(untouched) != static_cast<std::int64_t>(lse.size()))
@@ -57,8 +59,7 @@ std::optional<CallFault> LaunchesByLse::judge(
 
 namespace {
 
-std::optional<CallFault> judge_shorter(const JudgedCall& call, const ShorterSequences& set,
-                                       const LaunchesByLse& launches) {
+std::optional<CallFault> judge_shorter(const JudgedCall& call, const ShorterSequences& set, LaunchesByLse& launches) {
   call.operands.upload_lengths(set.sequences);
   return launches.judge(
       Check::kLengths, [&](AttentionOutputs& outputs, const std::string& how) -> std::optional<CallFault> {
@@ -80,7 +81,7 @@ std::optional<CallFault> judge_shorter(const JudgedCall& call, const ShorterSequ
 std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& evidence) {
   if (!call.problem.ragged() || !is_on(Check::kLengths)) return std::nullopt;
   const std::vector<ShorterSequences>& sets = OracleCache::shorter(call.problem, call.oracle);
-  const LaunchesByLse launches(call, call.operands.args());
+  LaunchesByLse launches(call, call.operands.args());
   for (const ShorterSequences& set : sets)
     if (auto found = judge_shorter(call, set, launches)) return found;
   if (auto found = check_moved_sequences(call, sets.back())) return found;
@@ -124,9 +125,10 @@ bool unused_rows_written(const AttentionOutputs& outputs, const Boundaries& from
 // A launch with these numbers of rows and keys, of which none is given that all sequences have anyway; packed.
 class UsedLaunch {
  public:
-  UsedLaunch(const JudgedCall& call, const ShorterSequences& set)
+  UsedLaunch(const JudgedCall& call, const ShorterSequences& set, bool also_without_lse)
       : call_(call),
         set_(set),
+        also_without_lse_(also_without_lse),
         from_(boundaries_of(call.problem)),
         to_(boundaries_of(set.sequences)),
         spoiled_(set.sequences) {
@@ -195,11 +197,12 @@ class UsedLaunch {
     AttentionArgs args = call_.operands.args();
     if (gives_keys_) args.seqused_kv = device_keys_->data();
     if (gives_rows_) args.seqused_q = device_rows_->data();
-    launches_.emplace(call_, args);
+    launches_.emplace(call_, args, also_without_lse_);
   }
 
   const JudgedCall& call_;
   const ShorterSequences& set_;
+  const bool also_without_lse_;
   Boundaries from_, to_;
   std::vector<SequenceLengths> spoiled_;  // behind these lies NaN
   std::vector<std::int32_t> rows_, keys_;
@@ -219,7 +222,7 @@ std::optional<CallFault> check_impossible_lengths(const JudgedCall& call, const 
   std::stable_sort(of_rows.begin(), of_rows.end(),
                    [&](std::size_t a, std::size_t b) { return set.sequences[a].q > set.sequences[b].q; });
   const std::vector<SequenceLengths> own = call.problem.sequences();
-  UsedLaunch launch(call, set);
+  UsedLaunch launch(call, set, true);
   const auto judge = [&](const std::string& what) {
     launches += 2;
     std::optional<CallFault> found = launch.judge(", and " + what + ",");
@@ -251,7 +254,7 @@ std::optional<CallFault> check_used_lengths(const JudgedCall& call, nlohmann::js
   const std::vector<ShorterSequences>& sets = OracleCache::used(call.problem, call.oracle);
   int launches = static_cast<int>(sets.size());
   for (const ShorterSequences& set : sets)
-    if (auto found = UsedLaunch(call, set).judge("")) return found;
+    if (auto found = UsedLaunch(call, set, &set == &sets.front()).judge("")) return found;
   // With the keys of the set in which they are given alone.
   if (auto found = check_impossible_lengths(call, sets[sets.size() - 2], launches)) return found;
   call.operands.upload(call.oracle.inputs);
