@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <set>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -57,18 +56,6 @@ const char* tree_of_environment() {
   return root && *root ? root : nullptr;
 }
 
-// `path` and every file that it includes, at any depth.
-void add_with_includes(const std::string& path, const SourceMap& sources, std::set<std::string>& found) {
-  constexpr std::string_view kInclude = "#include \"";
-  const auto source = sources.find(path);
-  if (source == sources.end() || !found.insert(path).second) return;
-  const std::string_view text = source->second;
-  for (std::size_t at = text.find(kInclude); at != std::string_view::npos; at = text.find(kInclude, at)) {
-    at += kInclude.size();
-    add_with_includes(std::string(source_path(text.substr(at, text.find('"', at) - at))), sources, found);
-  }
-}
-
 }  // namespace
 
 bool is_cpu_source(std::string_view path) { return embedded_cpu_sources().contains(included_as(path)); }
@@ -81,12 +68,6 @@ const SourceMap& all_sources() {
     return embedded_sources();
   }();
   return sources;
-}
-
-std::vector<std::string> include_closure(const std::string& path, const SourceMap& sources) {
-  std::set<std::string> found;
-  add_with_includes(path, sources, found);
-  return {found.begin(), found.end()};
 }
 
 const SourceMap& device_sources() {

@@ -36,7 +36,6 @@ class NamedFamily final : public Family {
 
 }  // namespace
 
-std::vector<std::string> include_closure(const std::string&, const SourceMap&) { not_here(); }
 const std::vector<const Family*>& all_families() {
   static const NamedFamily family;
   static const std::vector<const Family*> families = {&family};
