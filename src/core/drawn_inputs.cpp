@@ -24,6 +24,7 @@ void add_least_int8(HostTensor& keys) {
       keys.data[static_cast<std::size_t>(keys.layout.offset(batch, head, row) + kColumn)] = std::byte{0x80};
   });
 }
+
 // What q, k or v holds at a place, by `of_batch(generator, place)`: the batch's own generator, or that of the sequence
 // that the row is of.
 class Generators {
