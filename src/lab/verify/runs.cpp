@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -28,7 +29,10 @@ class RunsAudit {
     const json rounds = session.value("rounds", json());
     if (rounds.is_number_integer() && rounds != json(samples.size()))
       wrong.push_back(fmt::format("{} has {} rounds and {} samples", place, rounds.dump(), samples.size()));
-    if (samples.size() < kManySamples) return;
+    // A coarse clock gives one number.
+    if (samples.size() < kManySamples ||
+        std::all_of(samples.begin(), samples.end(), [&](const json& each) { return each == samples[0]; }))
+      return;
     const auto [known, is_new] = samples_.try_emplace(samples.dump(), place);
     if (!is_new) wrong.push_back(fmt::format("{} has the same samples as {}", place, known->second));
   }
