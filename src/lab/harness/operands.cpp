@@ -193,33 +193,34 @@ std::int64_t count_unwritten(const AttentionOutputs& outputs) {
   return count;
 }
 
-bool rows_written(const AttentionOutputs& outputs, std::int64_t first, std::int64_t end) {
+namespace {
+
+// Of packed outputs: whether is_found(o still holds nothing but the poison, and so does lse) of a row.
+template <class IsFound>
+bool any_row(const AttentionOutputs& outputs, std::int64_t first, std::int64_t end, const IsFound& is_found) {
   const TensorLayout& l = outputs.o.layout;
   const std::size_t element = size_of(outputs.o.dtype);
   for (std::int64_t h = 0; h < l.heads; ++h)
     for (std::int64_t row = first; row < end; ++row) {
       const auto begin = static_cast<std::size_t>(l.offset(0, h, row)) * element;
       const float& lse = outputs.lse[static_cast<std::size_t>(h * l.rows + row)];
-      if (!all_poison(outputs.o.data.data() + begin, static_cast<std::size_t>(l.columns) * element) ||
-          !all_poison(reinterpret_cast<const std::byte*>(&lse), sizeof lse))
+      if (is_found(all_poison(outputs.o.data.data() + begin, static_cast<std::size_t>(l.columns) * element),
+                   all_poison(reinterpret_cast<const std::byte*>(&lse), sizeof lse)))
         return true;
     }
   return false;
 }
 
+}  // namespace
+
+bool rows_written(const AttentionOutputs& outputs, std::int64_t first, std::int64_t end) {
+  return any_row(outputs, first, end, [](bool o_left, bool lse_left) { return !o_left || !lse_left; });
+}
+
 bool rows_left(const AttentionOutputs& outputs, std::int64_t first, std::int64_t end) {
-  const TensorLayout& l = outputs.o.layout;
-  const std::size_t element = size_of(outputs.o.dtype);
-  for (std::int64_t h = 0; h < l.heads; ++h)
-    for (std::int64_t row = first; row < end; ++row) {
-      const auto begin = static_cast<std::size_t>(l.offset(0, h, row)) * element;
-      const float& lse = outputs.lse[static_cast<std::size_t>(h * l.rows + row)];
-      // In 8 bits the poison is a NaN that a kernel may write.
-      if ((element > 1 && all_poison(outputs.o.data.data() + begin, static_cast<std::size_t>(l.columns) * element)) ||
-          all_poison(reinterpret_cast<const std::byte*>(&lse), sizeof lse))
-        return true;
-    }
-  return false;
+  // In 8 bits the poison is a NaN that a kernel may write.
+  const bool is_o_telling = size_of(outputs.o.dtype) > 1;
+  return any_row(outputs, first, end, [&](bool o_left, bool lse_left) { return (is_o_telling && o_left) || lse_left; });
 }
 
 bool gaps_written(const AttentionOutputs& outputs) {
