@@ -41,7 +41,7 @@ class Call:
     def __init__(self, fields):
         f = dict(fields)
         batch, dtype, kv_dtype, o_dtype = (f.pop(name) for name in ("batch", "dtype", "kv_dtype", "o_dtype"))
-        self.scaling = {"none": _factors.NONE, "tensor": _factors.TENSOR, "head": _factors.HEAD}[f.pop("scaling")]
+        self.scaling = {"none": _factors.NONE, "tensor": _factors.TENSOR, "head": _factors.HEAD, "token": _factors.TOKEN}[f.pop("scaling")]
         heads_q, heads_kv, rows, keys = (f.pop(name) for name in ("heads_q", "heads_kv", "seqlen_q", "seqlen_kv"))
         columns, columns_v = f.pop("head_dim"), f.pop("head_dim_v")
         # A ragged call is flashcore.varlen_attention's, which does not say how lengths are drawn.
