@@ -48,7 +48,7 @@ void print_device(Console& console, const DeviceInfo& info) {
 }
 
 void print_measured(Console& console, const Ceilings& c, const Noise& noise) {
-  if (c.matmul_tflops_16bit > 0) console.line("  ceiling: matmul 16-bit  {:.1f} TFLOP/s", c.matmul_tflops_16bit);
+  if (c.matmul_tflops_16bit > 0) console.line("  ceiling: matmul 16-bit  {:.4g} TFLOP/s", c.matmul_tflops_16bit);
   if (c.fma_tflops_fp32 > 0) console.line("  ceiling: FMA fp32       {:.3f} TFLOP/s", c.fma_tflops_fp32);
   console.line("  ceiling: memory read    {:.1f} GB/s, cache {:.1f} GB/s", c.read_gbps, c.cache_read_gbps);
   console.line("  empty launch            {}", human_time_us(c.empty_launch_us));

@@ -32,7 +32,8 @@ struct DeviceLimits {
   double clock_mhz = 0;       // the SMs' highest; 0: not known
   double dram_peak_gbps = 0;  // by memory clock and bus width; 0: not known
   bool emulated = false;      // a GPU executed by the CPU: has no time, and its own compiler
-  bool amx = false;           // a CPU whose matrix tiles for bf16 this process may use (device/cpu/amx.h)
+  bool amx = false;           // a CPU whose matrix tiles for bf16 this process may use (device/cpu/bf16_units.h)
+  bool avx512_bf16 = false;   // a CPU with vector instructions that multiply bf16
 };
 
 struct DeviceInfo {

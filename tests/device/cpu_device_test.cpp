@@ -24,6 +24,15 @@ TEST(CpuDevice, DescribesTheMachine) {
   EXPECT_EQ(info.key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_"), std::string::npos) << info.key;
 }
 
+TEST(CpuDevice, ANameWithoutAModelSaysTheInstructions) {
+  EXPECT_EQ(cpu_name("AMD EPYC", "AVX2"), "AMD EPYC (AVX2)");
+  EXPECT_EQ(cpu_name("Intel(R) Xeon(R) Processor @ 2.70GHz", "AMX"), "Intel(R) Xeon(R) Processor (AMX) @ 2.70GHz");
+  EXPECT_EQ(cpu_name("AMD EPYC 7B13 64-Core Processor", "AVX2"), "AMD EPYC 7B13 64-Core Processor");
+  EXPECT_EQ(cpu_name("CPU", "NEON"), "CPU (NEON)");
+  EXPECT_EQ(cpu_key(cpu_name("AMD EPYC", "AVX512-BF16"), 2), "cpu_epyc_avx512_bf16_2c");
+  EXPECT_EQ(cpu_key(cpu_name("AMD EPYC", "AVX2"), 2), "cpu_epyc_avx2_2c");
+}
+
 TEST(CpuDevice, KeyKeepsWhatTellsModelsApart) {
   EXPECT_EQ(cpu_key("Intel(R) Xeon(R) Processor @ 2.70GHz", 2), "cpu_xeon_2c");
   EXPECT_EQ(cpu_key("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", 8), "cpu_xeon_platinum_8481c_8c");

@@ -133,7 +133,7 @@ TEST(Freshness, OtherThreadsMakeTheRowsOfACpuStale) {
     return cpu_source_hash("cpu_fwd", problem, sources);
   };
   for (const char* path : {"device/cpu/thread_pool.cpp", "device/cpu/thread_pool.h", "device/cpu/openmp.cpp",
-                           "device/cpu/cpu_threads.cpp", "device/cpu/aligned_memory.h", "device/cpu/amx.cpp",
+                           "device/cpu/cpu_threads.cpp", "device/cpu/aligned_memory.h", "device/cpu/bf16_units.cpp",
                            "cpu_call.cpp", "cpu_dense.cpp", "cpu_fwd/forward.cpp", "core/band.h"})
     EXPECT_NE(with_a_line_more(path), hash) << path;
   // What only some problems run is of their rows alone.

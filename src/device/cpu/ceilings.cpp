@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/cpu/aligned_memory.h"
-#include "device/cpu/amx.h"
+#include "device/cpu/bf16_units.h"
 #include "device/cpu/simd_targets.h"
 #include "device/cpu/thread_pool.h"
 
@@ -117,13 +117,13 @@ double measure_fma_tflops() {
   });
 }
 
-// Of bf16 in matrix tiles; 0 where there are none.
-double measure_amx_tflops() {
-  if (!has_amx()) return 0;
-  return sum_of_rates(1.0, [](int, Windows& windows) {
+// Of the instructions that multiply bf16; 0 where there are none.
+double measure_bf16_tflops(Bf16Unit unit) {
+  if (!has_bf16(unit)) return 0;
+  return sum_of_rates(1.0, [unit](int, Windows& windows) {
     while (windows.rates.size() < 600 && !windows.time_is_up()) {
       const auto start = Clock::now();
-      const double operations = amx_loop(3'000);
+      const double operations = bf16_loop(unit, unit == Bf16Unit::kTiles ? 3'000 : 50'000);
       windows.rates.push_back(operations / seconds_since(start) / 1e12);
     }
   });
@@ -162,7 +162,7 @@ const char* simd_target_name() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
 Ceilings measure_cpu_ceilings(std::int64_t last_level_cache_bytes, std::int64_t memory_bytes) {
   Ceilings ceilings;
   ceilings.fma_tflops_fp32 = measure_fma_tflops();
-  ceilings.matmul_tflops_16bit = measure_amx_tflops();
+  ceilings.matmul_tflops_16bit = std::max(measure_bf16_tflops(Bf16Unit::kDots), measure_bf16_tflops(Bf16Unit::kTiles));
   // Caches of half a gigabyte exist; a small machine must still hold the buffer.
   const std::int64_t beyond = std::min(std::max(2 * last_level_cache_bytes, std::int64_t{256} << 20), memory_bytes / 8);
   ceilings.read_gbps = measure_read_gbps(static_cast<std::size_t>(beyond), 0);

@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "device/cpu/aligned_memory.h"
-#include "device/cpu/amx.h"
+#include "device/cpu/bf16_units.h"
 #include "device/cpu/ceilings.h"
 #include "device/cpu/cpu_threads.h"
 #include "device/cpu/thread_pool.h"
@@ -43,6 +43,14 @@ std::string model_name() {
     if (colon != std::string::npos && colon + 2 < line.size()) return line.substr(colon + 2);
   }
   return "CPU";
+}
+
+// What decides how fast a CPU multiplies.
+std::string_view instructions() {
+  if (has_bf16(Bf16Unit::kTiles)) return "AMX";
+  if (has_bf16(Bf16Unit::kDots)) return "AVX512-BF16";
+  const std::string_view target = simd_target_name();
+  return target.starts_with("AVX3") ? "AVX512" : target;  // Highway's word
 }
 
 // Bytes of the largest data or unified cache that the first core sees.
@@ -151,13 +159,14 @@ class CpuTimer : public Timer {
 class CpuDevice : public Device {
  public:
   CpuDevice() {
-    info_.name = model_name();
+    info_.name = cpu_name(model_name(), instructions());
     info_.id = "cpu";
     info_.memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
     info_.limits.kind = DeviceKind::kCpu;
     info_.limits.multiprocessors = cpu_threads();
     info_.limits.l2_bytes = last_level_cache_bytes();
-    info_.limits.amx = has_amx();
+    info_.limits.amx = has_bf16(Bf16Unit::kTiles);
+    info_.limits.avx512_bf16 = has_bf16(Bf16Unit::kDots);
     info_.key = cpu_key(info_.name, info_.limits.multiprocessors);
   }
 
@@ -223,6 +232,15 @@ class CpuDevice : public Device {
 };
 
 }  // namespace
+
+std::string cpu_name(const std::string& model_name, std::string_view instructions) {
+  const std::size_t clock = std::min(model_name.find('@'), model_name.size());
+  std::string words = model_name.substr(0, clock);
+  if (words.find_first_of("0123456789") != std::string::npos) return model_name;
+  words.erase(words.find_last_not_of(' ') + 1);
+  const std::string rest = clock < model_name.size() ? " " + model_name.substr(clock) : "";
+  return fmt::format("{} ({}){}", words, instructions, rest);
+}
 
 std::string cpu_key(std::string_view model_name, int cores) {
   // Words that say nothing of which CPU it is.

@@ -386,7 +386,7 @@ void attend_any(const Plan& plan, const Task& task, float* scratch) {
   }
 }
 
-// Of a task whose rows somebody else computed (amx.cpp), for its bf16 alone.
+// Of a task whose rows somebody else computed (bf16.cpp), for its bf16 alone.
 inline void finish_any(const Plan& plan, const Task& task, float* scratch) {
   finish_rows<Element::kBF16>(RowBlock(plan, task, scratch));
 }

@@ -36,8 +36,8 @@ constexpr int round_up(int value, int multiple) { return (value + multiple - 1) 
 struct ScratchLayout {
   static constexpr int kPad = 32;
   static constexpr int kMaxTileRows = 12;
-  // Rows that two of AMX's tiles hold. Its memory is set aside for bf16 on every machine.
-  static constexpr int kAmxRows = 32;
+  // Rows that bf16.cpp takes at a time, two tiles of AMX. Its memory is set aside for bf16 on every machine.
+  static constexpr int kBf16Rows = 32;
   // A vector beyond the padding: rows a power of two apart would fall into the same few sets of the first-level cache.
   static constexpr int kSkew = 16;
 
@@ -48,9 +48,9 @@ struct ScratchLayout {
   int row_sum = 0;     // [block_m]
   int k = 0;           // panels: [block_n / panel][head_dim][panel]
   int v = 0;           // panels: [head_dim_v / panel][block_n][panel]
-  int scores = 0;      // [kMaxTileRows][score_stride]; bf16: [kAmxRows][score_stride]
+  int scores = 0;      // [kMaxTileRows][score_stride]; bf16: [kBf16Rows][score_stride]
   int p16_stride = 0;  // of bf16 elements
-  int p16 = 0;         // bf16: [kAmxRows][p16_stride], P rounded (amx.cpp)
+  int p16 = 0;         // bf16: [kBf16Rows][p16_stride], P rounded (bf16.cpp)
   int floats = 0;      // all of it
 };
 
@@ -65,17 +65,17 @@ constexpr ScratchLayout scratch_layout(const Config& config, const Traits& trait
     layout.floats += round_up(floats, kPad);
     return at;
   };
-  layout.q = take(round_up(config.block_m, ScratchLayout::kAmxRows) * layout.q_stride);
-  layout.o = take(round_up(config.block_m, ScratchLayout::kAmxRows) * layout.o_stride);
+  layout.q = take(round_up(config.block_m, ScratchLayout::kBf16Rows) * layout.q_stride);
+  layout.o = take(round_up(config.block_m, ScratchLayout::kBf16Rows) * layout.o_stride);
   layout.row_max = take(config.block_m + kPad);  // a tile's rows are read as whole vectors
   layout.row_sum = take(config.block_m);
   layout.k = take(round_up(config.block_n, kPad) * round_up(traits.head_dim, kPad));
   layout.v = take(round_up(config.block_n, kPad) * round_up(traits.head_dim_v, kPad));
   const bool is_bf16 = traits.element == Element::kBF16;
-  layout.scores = take((is_bf16 ? ScratchLayout::kAmxRows : ScratchLayout::kMaxTileRows) * layout.score_stride);
+  layout.scores = take((is_bf16 ? ScratchLayout::kBf16Rows : ScratchLayout::kMaxTileRows) * layout.score_stride);
   if (is_bf16) {
     layout.p16_stride = round_up(config.block_n, kPad) + kPad;  // whole cache lines
-    layout.p16 = take(ScratchLayout::kAmxRows * layout.p16_stride / 2);
+    layout.p16 = take(ScratchLayout::kBf16Rows * layout.p16_stride / 2);
   }
   return layout;
 }

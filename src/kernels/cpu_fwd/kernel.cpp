@@ -1,6 +1,6 @@
 // Compiles the kernel once per instruction set and picks the best one that the machine has.
 #include "device/cpu/simd_targets.h"
-#include "kernels/cpu_fwd/amx.h"
+#include "kernels/cpu_fwd/bf16.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu_fwd/kernel.cpp"
@@ -31,15 +31,18 @@ HWY_EXPORT(combine_splits);
 namespace {
 
 // Within what Highway may use: a test restricts it to one instruction set after the other.
-bool runs_on_amx(const Plan& plan, const Task& task) {
-  return plan.traits.element == Element::kBF16 && !plan.transforms_scores() && plan.functions == nullptr &&
-         task.row_count >= kLeastAmxRows && has_amx() && (hwy::SupportedTargets() & HWY_AVX3) != 0;
+bool attend_by_bf16_unit(const Plan& plan, const Task& task, float* scratch) {
+  if (plan.traits.element != Element::kBF16 || plan.transforms_scores() || plan.functions != nullptr) return false;
+  if (task.row_count < kLeastBf16Rows || (hwy::SupportedTargets() & HWY_AVX3) == 0) return false;
+  for (const Bf16Unit unit : {Bf16Unit::kTiles, Bf16Unit::kDots})
+    if (has_bf16(unit)) return attend_bf16(unit, plan, task, scratch);
+  return false;
 }
 
 }  // namespace
 
 void attend(const Plan& plan, const Task& task, float* scratch) {
-  if (runs_on_amx(plan, task) && attend_amx(plan, task, scratch)) return;
+  if (attend_by_bf16_unit(plan, task, scratch)) return;
   HWY_DYNAMIC_DISPATCH(attend_correctly)(plan, task, scratch);
 }
 void finish(const Plan& plan, const Task& task, float* scratch) {

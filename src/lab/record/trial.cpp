@@ -169,7 +169,8 @@ void to_json(json& j, const DeviceInfo& d) {
          {"clock_mhz", l.clock_mhz},
          {"dram_peak_gbps", l.dram_peak_gbps},
          {"emulated", l.emulated},
-         {"amx", l.amx}}}};
+         {"amx", l.amx},
+         {"avx512_bf16", l.avx512_bf16}}}};
 }
 
 void from_json(const json& j, DeviceInfo& d) {
@@ -197,6 +198,7 @@ void from_json(const json& j, DeviceInfo& d) {
   const bool has_tiles = d.limits.kind == DeviceKind::kCpu && j.contains("ceilings") &&
                          j["ceilings"].value("matmul_tflops_16bit", 0.0) > 0;
   d.limits.amx = l.value("amx", has_tiles);
+  d.limits.avx512_bf16 = l.value("avx512_bf16", false);
 }
 
 void to_json(json& j, const Verdict& v) {
