@@ -41,7 +41,7 @@ constexpr std::array<Mask, 3> kMasks = {Mask(), Mask::causal(), Mask::causal(Ali
 struct Function {
   std::string_view text, tensors;
 };
-constexpr std::array<Function, 13> kScoreFunctions = {{
+constexpr std::array<Function, 15> kScoreFunctions = {{
     {"s * 0.5 + 1", ""},
     {"30 * tanh(s / 30) + 0.01 * (j - i)", ""},
     {"s + bias[b, h, i, j]", "bias: float[4]"},
@@ -49,6 +49,8 @@ constexpr std::array<Function, 13> kScoreFunctions = {{
     {"where(j <= i, s, s - 2)", ""},
     {"max(s, -1) + min(s, 1)", ""},
     {"where(keep[i, j], s, -inf)", "keep: bool[2]"},
+    {"where(j < i, s, -1e9)", ""},
+    {"s + where(keep[b, j], 0, -1e30)", "keep: bool[2]"},
     {"s * (1 + (i + h) % 3) - j // 16", ""},
     {"s + table[min(abs(i - j), 40)]", "table: float[1]"},
     {"where(kind[j] == kind[i], s + 1, s)", "kind: int[1]"},

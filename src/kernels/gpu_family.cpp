@@ -87,8 +87,8 @@ ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& 
   if (problem.ragged()) params.q_stride.batch = params.o_stride.batch = 0;
   // Of a paged cache they lead from page to page.
   if (problem.ragged() && !problem.paged()) params.k_stride.batch = params.v_stride.batch = 0;
-  // A score function leaves natural scores.
-  params.scale_log2 = static_cast<float>((problem.has_score_expression() ? 1 : score_unit(problem)) * kLog2E);
+  // A score function leaves scores in base 2 (tile/expressed.cuh).
+  params.scale_log2 = problem.has_score_expression() ? 1.0f : static_cast<float>(score_unit(problem) * kLog2E);
   return params;
 }
 

@@ -46,12 +46,16 @@ struct Expressions {
   const Params& problem;
   const ExpressionParams* params;
 
-  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`.
+  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`. They leave in base 2,
+  // so that scale_log2 is 1 and the exponent of a row's largest score is exactly 0: functions hide keys by scores of
+  // -1e9, where a fused multiply-add is off by 64 from the rounded product that it subtracts, and 2^64 is infinity in
+  // fp16.
   template <class Accumulator>
   FC_DEVICE void score(Accumulator& scores, const Head& head, int first_key, const int (&rows)[2]) const {
     for_each<user::kScoreReadsTensors>(scores, head, first_key, rows, [&](float& s, expression::Variables& at) {
+      constexpr float kLog2E = 1.44269504088896340736f;
       at.s = s * params->unit;
-      s = user::score(at, params->score_tensors);
+      s = user::score(at, params->score_tensors) * kLog2E;
     });
   }
   template <class Accumulator>
