@@ -28,7 +28,7 @@ struct Job {
 std::vector<Pattern> chosen_patterns(const CheckOptions& options, const Problem& problem) {
   if (options.patterns.empty()) return patterns_of(problem);
   std::vector<Pattern> patterns;
-  for (const std::string& name : options.patterns) patterns.push_back(parse_pattern(name));
+  for (const std::string& name : options.patterns) patterns.push_back(parse_word<Pattern>(name));
   return patterns;
 }
 

@@ -1,8 +1,5 @@
 #include "core/data.h"
 
-#include "core/error.h"
-#include "core/foreign_text.h"
-
 namespace flashcore {
 
 float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv,
@@ -26,9 +23,8 @@ float slope_at(const Problem& problem, const std::vector<float>& alibi, std::int
 }
 
 const std::vector<Pattern>& all_patterns() {
-  static const std::vector<Pattern> patterns = {Pattern::kNormal,   Pattern::kPeaked,    Pattern::kLargeLogits,
-                                                Pattern::kConstant, Pattern::kOutlier,   Pattern::kLongTail,
-                                                Pattern::kExtreme,  Pattern::kNonFinite, Pattern::kPositive};
+  constexpr auto values = enum_values<Pattern>();
+  static const std::vector<Pattern> patterns(values.begin(), values.end());
   return patterns;
 }
 
@@ -36,30 +32,6 @@ std::vector<Pattern> patterns_of(const Problem& problem) {
   std::vector<Pattern> patterns = all_patterns();
   if (!problem.is_8bit()) std::erase(patterns, Pattern::kPositive);
   return patterns;
-}
-
-std::string_view to_string(Pattern pattern) {
-  switch (pattern) {
-    case Pattern::kNormal: return "normal";
-    case Pattern::kPeaked: return "peaked";
-    case Pattern::kLargeLogits: return "large_logits";
-    case Pattern::kConstant: return "constant";
-    case Pattern::kOutlier: return "outlier";
-    case Pattern::kLongTail: return "long_tail";
-    case Pattern::kNonFinite: return "non_finite";
-    case Pattern::kExtreme: return "extreme";
-    case Pattern::kPositive: return "positive";
-  }
-  throw_internal("unknown pattern {}", static_cast<int>(pattern));
-}
-
-Pattern parse_pattern(std::string_view name) {
-  std::string known;
-  for (const Pattern pattern : all_patterns()) {
-    if (name == to_string(pattern)) return pattern;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", to_string(pattern));
-  }
-  throw_bad_input("data pattern '{}' is not known; use one of {}", excerpt(name), known);
 }
 
 }  // namespace flashcore

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "core/expression_range.h"
 #include "core/operands.h"
+#include "core/words.h"
 
 namespace flashcore {
 
@@ -20,17 +20,27 @@ enum class Pattern {
   kOutlier,      // N(0,1) with a few elements of v 1000 times larger: a dropped or doubled key shows
   kLongTail,     // one key holds most of each row's weight, the rest is spread over all others, and v has a mean: what
                  // drops small weights shows
-  kNonFinite,    // N(0,1) with NaN, +inf and -inf on purpose in single rows of q and k, and some sinks
-  kExtreme,   // logits in the thousands to tens of thousands, and o far from 1: in the thousands to tens of thousands
-              // in fp16, about 2^40 and (every other head) 2^-40 in types with that range; but of 8 bits: what clamps
-              // scores or outputs shows
-  kPositive,  // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
+  kExtreme,    // logits in the thousands to tens of thousands, and o far from 1: in the thousands to tens of thousands
+               // in fp16, about 2^40 and (every other head) 2^-40 in types with that range; but of 8 bits: what
+               // clamps scores or outputs shows
+  kNonFinite,  // N(0,1) with NaN, +inf and -inf on purpose: in single rows of q and k, in some values of v that every
+               // row sees, and in some sinks
+  kPositive,   // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
+};
+
+template <>
+struct WordsOf<Pattern> {
+  static constexpr std::string_view what = "data pattern";
+  // In the order in which they are tried, the simplest first: the fuzzer shrinks a failing case towards the first ones.
+  static constexpr std::pair<Pattern, std::string_view> table[] = {
+      {Pattern::kNormal, "normal"},     {Pattern::kPeaked, "peaked"},        {Pattern::kLargeLogits, "large_logits"},
+      {Pattern::kConstant, "constant"}, {Pattern::kOutlier, "outlier"},      {Pattern::kLongTail, "long_tail"},
+      {Pattern::kExtreme, "extreme"},   {Pattern::kNonFinite, "non_finite"}, {Pattern::kPositive, "positive"},
+  };
 };
 const std::vector<Pattern>& all_patterns();
 // Those that a problem is judged on: all, but kPositive of 8 bits only, whose sums alone are cut off that much.
 std::vector<Pattern> patterns_of(const Problem& problem);
-std::string_view to_string(Pattern pattern);
-Pattern parse_pattern(std::string_view name);
 
 // What a tensor of a score or mask function holds, row-major: fp32, int32, or a byte that is 0 or 1.
 struct ElementTensor {

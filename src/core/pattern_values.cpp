@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/error.h"
+
 namespace flashcore {
 namespace {
 
@@ -92,8 +94,13 @@ double PatternValues::token_factor(const Place& at) const {
     case Pattern::kLargeLogits: return p_.dtype == DType::kF16 ? 1 : 0x1p-112;
     // All keys of a head alike, and heads not.
     case Pattern::kOutlier: return std::ldexp(1.0, -static_cast<int>(kApart / 4 * ((at.batch + at.head) % 4)));
-    default: return 1;
+    case Pattern::kNormal:
+    case Pattern::kConstant:
+    case Pattern::kExtreme:
+    case Pattern::kNonFinite:
+    case Pattern::kPositive: return 1;
   }
+  throw_internal("no such data pattern: {}", static_cast<int>(pattern_));
 }
 
 namespace {
@@ -129,8 +136,11 @@ float PatternValues::q_value(const Place& at) const {
       return static_cast<float>(plain - std::min(negative_ / squares_of_k(at), 1000.0) *
                                             k_value({at.batch, at.head / p_.group_size(), 0, at.column}));
     case Pattern::kNonFinite: return poison_q(at, static_cast<float>(plain));
-    default: return static_cast<float>(plain);
+    case Pattern::kNormal:
+    case Pattern::kOutlier:
+    case Pattern::kPositive: return static_cast<float>(plain);
   }
+  throw_internal("no such data pattern: {}", static_cast<int>(pattern_));
 }
 
 float PatternValues::k_scaled(const Place& at) const {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
@@ -28,6 +30,24 @@ template <class Enum>
 concept Worded = std::is_enum_v<Enum> && requires {
   WordsOf<Enum>::table;
 };
+
+// Every value of the table, in its order.
+template <Worded Enum>
+constexpr auto enum_values() {
+  std::array<Enum, std::size(WordsOf<Enum>::table)> values{};
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = WordsOf<Enum>::table[i].first;
+  return values;
+}
+
+// Whether the table lists the values 0, 1, 2 and so on. An array of one entry for each row of the table can be indexed
+// by a value only then.
+template <Worded Enum>
+constexpr bool is_in_order_of_values() {
+  int next = 0;
+  for (const Enum value : enum_values<Enum>())
+    if (static_cast<int>(value) != next++) return false;
+  return true;
+}
 
 template <Worded Enum>
 std::string_view to_string(Enum value) {

@@ -201,15 +201,13 @@ TrialSeconds seconds_of(const PairOutcome& outcome) {
 }
 
 void to_json(json& j, const PairRequest& r) {
-  json patterns = json::array();
-  for (const Pattern pattern : r.patterns) patterns.push_back(to_string(pattern));
   const MeasureOptions& m = r.measure;
   j = {{"problem_name", r.problem_name},
        {"suite", r.suite},
        {"candidate", r.candidate},
        {"baseline", r.baseline},
        {"patches", r.patches},
-       {"patterns", patterns},
+       {"patterns", r.patterns},
        {"level", r.level},
        {"max_reference_flops", r.max_reference_flops},
        {"gates", r.gates},
@@ -240,8 +238,7 @@ void from_json(const json& j, PairRequest& r) {
   j.at("candidate").get_to(r.candidate);
   j.at("baseline").get_to(r.baseline);
   r.patches = j.at("patches").get<std::vector<Patch>>();
-  r.patterns.clear();
-  for (const auto& name : j.at("patterns")) r.patterns.push_back(parse_pattern(name.get<std::string>()));
+  j.at("patterns").get_to(r.patterns);
   r.level = parse_word<GateLevel>(j.at("level").get<std::string>());
   j.at("max_reference_flops").get_to(r.max_reference_flops);
   j.at("gates").get_to(r.gates);

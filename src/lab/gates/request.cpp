@@ -7,8 +7,6 @@ namespace flashcore {
 using nlohmann::json;
 
 void to_json(json& j, const EvaluateRequest& r) {
-  json patterns = json::array();
-  for (const Pattern pattern : r.patterns) patterns.push_back(to_string(pattern));
   j = {{"problem_name", r.problem_name},
        {"suite", r.suite},
        {"candidate", r.candidate},
@@ -16,7 +14,7 @@ void to_json(json& j, const EvaluateRequest& r) {
        {"incumbent", r.incumbent ? json(*r.incumbent) : json()},
        {"timed", r.timed},
        {"phase", to_string(r.phase)},
-       {"patterns", patterns},
+       {"patterns", r.patterns},
        {"level", r.level},
        {"time", r.time},
        {"spec", r.spec()},
@@ -37,8 +35,7 @@ void from_json(const json& j, EvaluateRequest& r) {
   if (!j.at("incumbent").is_null()) r.incumbent = j.at("incumbent").get<std::string>();
   r.timed = j.at("timed").get<std::map<std::string, std::string>>();
   r.phase = parse_word<Phase>(j.at("phase").get<std::string>());
-  r.patterns.clear();
-  for (const auto& name : j.at("patterns")) r.patterns.push_back(parse_pattern(name.get<std::string>()));
+  j.at("patterns").get_to(r.patterns);
   r.level = parse_word<GateLevel>(j.at("level").get<std::string>());
   j.at("time").get_to(r.time);
   j.at("spec").get_to(r.spec());

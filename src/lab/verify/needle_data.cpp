@@ -125,17 +125,6 @@ void plant(NeedleData& data, std::uint64_t seed) {
 
 }  // namespace
 
-std::string_view to_string(NeedlePlace place) {
-  switch (place) {
-    case NeedlePlace::kFirst: return "first";
-    case NeedlePlace::kMiddle: return "middle";
-    case NeedlePlace::kLast: return "last";
-    case NeedlePlace::kBorder: return "border";
-    case NeedlePlace::kRandom: return "random";
-  }
-  throw_internal("unknown place {}", static_cast<int>(place));
-}
-
 Problem needle_problem(std::int64_t seqlen_kv, std::int64_t head_dim, DType dtype) {
   Problem problem;
   problem.dtype = dtype;

@@ -8,18 +8,25 @@
 
 #include <array>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "core/data.h"
 #include "core/reference.h"
+#include "core/words.h"
 
 namespace flashcore {
 
 enum class NeedlePlace { kFirst, kMiddle, kLast, kBorder, kRandom };  // kBorder: beside a multiple of a block's keys
-inline constexpr NeedlePlace kNeedlePlaces[] = {NeedlePlace::kFirst, NeedlePlace::kMiddle, NeedlePlace::kLast,
-                                                NeedlePlace::kBorder, NeedlePlace::kRandom};
-std::string_view to_string(NeedlePlace place);  // "first" | "middle" | "last" | "border" | "random"
+template <>
+struct WordsOf<NeedlePlace> {
+  static constexpr std::string_view what = "place of a needle";
+  static constexpr std::pair<NeedlePlace, std::string_view> table[] = {
+      {NeedlePlace::kFirst, "first"},   {NeedlePlace::kMiddle, "middle"}, {NeedlePlace::kLast, "last"},
+      {NeedlePlace::kBorder, "border"}, {NeedlePlace::kRandom, "random"},
+  };
+};
+static_assert(is_in_order_of_values<NeedlePlace>());  // NeedleCount::by_place is indexed by them
+inline constexpr auto kNeedlePlaces = enum_values<NeedlePlace>();
 
 // Of a row's softmax weight. Above a half a needle's score is above the log-sum of all other keys.
 inline constexpr std::array kNeedleWeights = {1.0 / 256, 1.0 / 64, 1.0 / 16, 1.0 / 4, 0.5, 0.75, 15.0 / 16};

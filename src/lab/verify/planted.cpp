@@ -56,8 +56,8 @@ PlantedFault read_fault(const YamlReader& reader, const YAML::Node& node) {
       *checks =
           reader.locate_each(node, key, kSubject, [](const std::string& check) { return parse_word<Check>(check); });
   if (node["patterns"])
-    fault.patterns =
-        reader.locate_each(node, "patterns", kSubject, [](const std::string& name) { return parse_pattern(name); });
+    fault.patterns = reader.locate_each(node, "patterns", kSubject,
+                                        [](const std::string& name) { return parse_word<Pattern>(name); });
   else if (fault.problem.is_8bit())
     // What 8-bit kernels get wrong, N(0,1) alone may hide: P at its largest, sums that only grow.
     fault.patterns = patterns_of(fault.problem);
