@@ -17,6 +17,14 @@ float descale_at(const Problem& problem, const std::vector<float>& descales, std
   return descales[static_cast<std::size_t>(at)];
 }
 
+std::size_t bytes_of(const AttentionInputs& in) {
+  std::size_t bytes = in.q.data.size() + in.k.data.size() + in.v.data.size();
+  for (const std::vector<float>* floats : {&in.descale_q, &in.descale_k, &in.descale_v, &in.sink, &in.alibi})
+    bytes += floats->size() * sizeof(float);
+  for (const ElementTensor& tensor : in.tensors) bytes += tensor.data.size();
+  return bytes + (in.block_table.size() + in.seqused_kv.size()) * sizeof(std::int32_t);
+}
+
 float slope_at(const Problem& problem, const std::vector<float>& alibi, std::int64_t batch, std::int64_t head) {
   if (alibi.empty()) return 0;
   return alibi[static_cast<std::size_t>(problem.alibi == Alibi::kBatch ? batch * problem.heads_q + head : head)];

@@ -65,6 +65,8 @@ struct AttentionInputs {
   // each sequence.
   std::vector<std::int32_t> block_table = {}, seqused_kv = {};
 };
+// What all of them hold.
+std::size_t bytes_of(const AttentionInputs& inputs);
 // The slope of a batch entry and query head; 0 where there are none.
 float slope_at(const Problem& problem, const std::vector<float>& alibi, std::int64_t batch, std::int64_t head);
 // The factor of one of the three for a batch entry and kv head; 1 where there are none. `row`: with Scaling::kToken the

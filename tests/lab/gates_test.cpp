@@ -218,5 +218,21 @@ TEST(OracleCache, KeepsTheLatestWithinItsBytes) {
   EXPECT_EQ(roomy.get(p, Pattern::kNormal, 1, 1e9), one);
 }
 
+TEST(OracleCache, CountsWhatTheGatesHaveItAdd) {
+  const PlacedProblem p = small_problem();
+  const std::size_t bytes = bytes_of(*OracleCache().get(p, Pattern::kNormal, 1, 1e9));
+  for (const bool with_other : {false, true}) {
+    OracleCache cache(2 * bytes + bytes / 2);
+    const auto first = cache.get(p, Pattern::kNormal, 1, 1e9);
+    if (with_other) {
+      OracleCache::other(p, *first);
+      EXPECT_EQ(bytes_of(*first), 2 * bytes);
+    }
+    cache.get(p, Pattern::kNormal, 2, 1e9);
+    const bool is_kept = cache.get(p, Pattern::kNormal, 1, 1e9) == first;
+    EXPECT_EQ(is_kept, !with_other);
+  }
+}
+
 }  // namespace
 }  // namespace flashcore

@@ -14,13 +14,16 @@
 namespace flashcore {
 namespace {
 
-std::size_t bytes_of(const Oracle& oracle) {
-  const Reference& r = oracle.reference;
-  return oracle.inputs.q.data.size() + oracle.inputs.k.data.size() + oracle.inputs.v.data.size() +
-         (r.o.size() + r.lse.size()) * sizeof(double) + (r.ideal_o.size() + r.ideal_lse.size()) * sizeof(float) +
-         r.budgets.size() * sizeof(RowBudget) + oracle.rows.rows.size() * sizeof(RowSample::Row) +
-         // every_row, which may come.
-         (oracle.rows.all ? 0 : oracle.inputs.q.data.size());
+template <class Element>
+std::size_t bytes_of(const std::vector<Element>& elements) {
+  return elements.size() * sizeof(Element);
+}
+
+std::size_t bytes_of(const Reference& r) {
+  const ScaleLimits& limits = r.scale_limits;
+  return bytes_of(r.o) + bytes_of(r.lse) + bytes_of(r.ideal_o) + bytes_of(r.ideal_lse) + bytes_of(r.predicted_o) +
+         bytes_of(r.predicted_lse) + bytes_of(r.budgets) + bytes_of(limits.group_of_row) + bytes_of(limits.of_head) +
+         bytes_of(limits.of_column);
 }
 
 struct RowDifference {
@@ -80,6 +83,15 @@ void narrow(ElementTensor& tensor) {
 
 }  // namespace
 
+std::size_t bytes_of(const Oracle& oracle) {
+  std::size_t bytes = bytes_of(oracle.inputs) + bytes_of(oracle.reference) + bytes_of(oracle.rows.rows);
+  if (oracle.every_row) bytes += bytes_of(oracle.every_row->o.data) + bytes_of(oracle.every_row->lse);
+  for (const std::vector<ShorterSequences>* sets : {&oracle.shorter, &oracle.used})
+    for (const ShorterSequences& set : *sets)
+      bytes += bytes_of(set.block_table) + bytes_of(set.sequences) + bytes_of(set.rows.rows) + bytes_of(set.reference);
+  return bytes + (oracle.other ? bytes_of(*oracle.other) : 0);
+}
+
 std::shared_ptr<const Oracle> OracleCache::get(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed,
                                                double max_reference_flops) {
   const std::string key = fmt::format("{} {} {} {}", problem.id(), to_string(pattern), seed, max_reference_flops);
@@ -90,10 +102,10 @@ std::shared_ptr<const Oracle> OracleCache::get(const PlacedProblem& problem, Pat
   }
   const auto oracle = make_oracle(problem, pattern, seed, max_reference_flops);
   judge_inputs(problem, *oracle);
-  entries_.push_front({key, bytes_of(*oracle), oracle});
+  entries_.push_front({key, oracle});
   std::size_t total = 0;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    total += entry->bytes;
+    total += bytes_of(*entry->oracle);
     if (total > max_bytes_ && entry != entries_.begin()) {
       entries_.erase(entry, entries_.end());
       break;

@@ -37,8 +37,12 @@ struct Oracle {
   mutable std::shared_ptr<const Oracle> other;
 };
 
+// With what an OracleCache has added since it was made: of a ragged or paged problem that is as much again.
+std::size_t bytes_of(const Oracle& oracle);
+
 // The fp64 reference costs far more than the candidate it judges, and a search asks for the same one again and again:
-// the latest are kept, up to `max_bytes`. One per process that evaluates; not thread-safe.
+// the latest are kept, up to `max_bytes`, which are counted whenever one is made. One per process that evaluates; not
+// thread-safe.
 class OracleCache {
  public:
   explicit OracleCache(std::size_t max_bytes = std::size_t{1} << 30) : max_bytes_(max_bytes) {}
@@ -61,7 +65,6 @@ class OracleCache {
  private:
   struct Entry {
     std::string key;
-    std::size_t bytes;
     std::shared_ptr<const Oracle> oracle;
   };
   std::size_t max_bytes_;
