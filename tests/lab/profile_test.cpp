@@ -435,6 +435,13 @@ TEST(Profile, OfACpuTimeIsHeldAgainstItsRoofs) {
   facts.time_us = facts.problem.flops() / 0.1e6 / 0.8;
   facts.time_from = "here";
   EXPECT_EQ(first_cause(facts), Cause::kFmaUnits);
+  EXPECT_EQ(diagnose(facts).bottlenecks.front().sentence.find("tensor"), std::string::npos) << "a CPU has none";
+  const double time_us = *facts.time_us;
+  facts.time_us = 10 * time_us;
+  EXPECT_EQ(first_cause(facts), Cause::kLatency);
+  EXPECT_EQ(diagnose(facts).bottlenecks.front().sentence.find("timeline"), std::string::npos)
+      << "nor has its kernel marks";
+  facts.time_us = time_us;
   facts.machine.others_busy = 1;
   facts.machine.cores = 2;
   EXPECT_EQ(first_cause(facts), Cause::kBusyMachine);

@@ -24,7 +24,7 @@ std::string advice_of_limit(Cause cause) {
   switch (cause) {
     case Cause::kTensorCores: return "fewer multiplies (tiles that fit the mask) or narrower types are what is left";
     case Cause::kSpecialFunctions: return "fewer exponentials, or a part of them on the FMA units, are what is left";
-    case Cause::kFmaUnits: return "less arithmetic outside of the tensor cores is what is left";
+    case Cause::kFmaUnits: return "fewer multiplies and additions on them are what is left";
     case Cause::kSharedMemory: return "warps that own more rows let a fragment of K or V feed more multiplies";
     case Cause::kL2: return "larger tiles of rows read K and V less often";
     default: return "moving fewer bytes (narrower types, shared key heads) is what is left";
@@ -40,12 +40,14 @@ Bottleneck limit(Cause cause, double share, std::vector<std::string> evidence) {
 }
 
 // `highest`: of the resources, with its share of the roof.
-Bottleneck no_roof_reached(double share, Cause highest, double of_roof, std::vector<std::string> evidence) {
+Bottleneck no_roof_reached(const ProfileFacts& facts, double share, Cause highest, double of_roof,
+                           std::vector<std::string> evidence) {
+  const bool has_timeline = facts.limits.kind == DeviceKind::kCuda;
   return {
       0, Cause::kLatency, share,
-      fmt::format("Nothing reaches {:.0f}% of its roof; the highest is {} with {:.0f}%: what is left is waiting for "
-                  "one step after another (`flashcore timeline` shows it).",
-                  100 * target::kRoof, highest, 100 * of_roof),
+      fmt::format("Nothing reaches {:.0f}% of its roof; the highest is {} with {:.0f}%: what is left is waiting "
+                  "for one step after another{}.",
+                  100 * target::kRoof, highest, 100 * of_roof, has_timeline ? " (`flashcore timeline` shows it)" : ""),
       std::move(evidence)};
 }
 
@@ -71,7 +73,7 @@ std::optional<Bottleneck> limit_by_counters(const ProfileFacts& facts) {
   }
   if (!most) return std::nullopt;
   if (highest) highest->share_of = "its peak";
-  else highest = no_roof_reached(0, most->first, most->second / 100, {});
+  else highest = no_roof_reached(facts, 0, most->first, most->second / 100, {});
   highest->evidence.push_back("hardware counters: " + all);
   if (!missing.empty()) highest->evidence.push_back("nobody measured, and any of them may be the limit: " + missing);
   return highest;
@@ -84,7 +86,7 @@ std::optional<Bottleneck> limit_by_time(const ProfileFacts& facts, const std::ve
   const std::string evidence = fmt::format("{:.2f} us ({}); the roof of {} is {:.2f} us, {:.0f}% of it", *facts.time_us,
                                            facts.time_from, highest.cause, highest.least_us, 100 * share);
   if (share >= target::kRoof) return limit(highest.cause, share, {evidence});
-  return no_roof_reached(1 - share, highest.cause, share, {evidence});
+  return no_roof_reached(facts, 1 - share, highest.cause, share, {evidence});
 }
 
 std::optional<Bottleneck> limit_by_counts(const ProfileFacts& facts) {
