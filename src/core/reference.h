@@ -1,6 +1,6 @@
 #pragma once
 // The definition of correct: fp64 attention on the same quantised inputs, and what an idealised kernel of the same
-// precision would make of them (method.md, "Correct").
+// precision would make of them (docs/correctness.md).
 
 #include <cstdint>
 #include <limits>

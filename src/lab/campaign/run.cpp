@@ -180,7 +180,7 @@ class Campaign {
     phase = {.name = phase.name, .status = PhaseStatus::kRunning, .started_at = now_iso8601()};
     phase.budget_seconds = seconds_for(state_, phase.name, options_.budget_seconds - seconds_from(start_));
     const bool timeless = phase_plan(phase.name).needs_time && options_.device.limits.emulated;
-    const bool table_is_lost = !timeless && phase_plan(phase.name).of_table_before && !has_table_before();
+    const bool table_is_lost = !timeless && phase_plan(phase.name).of_table_before && !keep_table_before();
     if (!timeless && !table_is_lost) phase.commands = commands_of(phase.name, options_, state_, phase.budget_seconds);
     const double kept_seconds = keep_ended(phase, earlier);
     save_state(options_.folder, state_);
@@ -243,8 +243,9 @@ class Campaign {
     return options_.baseline.empty() && !std::filesystem::exists(recorded_baseline(options_), error);
   }
 
-  // Whether it can be told what dispatch chose before the evolution. Until that has begun the present table says it.
-  bool has_table_before() const {
+  // Keeps a copy of the tuned table as it was before the evolution. False: the evolution has begun, and no copy was
+  // kept.
+  bool keep_table_before() {
     if (kept_tuned_table(options_.folder)) return true;
     const CampaignPhase* evolution = state_.find("evolution");
     if (evolution && !evolution->started_at.empty()) return false;

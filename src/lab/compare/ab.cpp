@@ -138,7 +138,7 @@ AbResult judge_ab(const AbOptions& options, std::vector<PairOutcome> processes) 
     return r;
   }
   const HierarchicalInterval all = hierarchical_bootstrap_median(blocks, options.seed);
-  r.comparison = compare_processes(blocks, options.margin, options.seed);
+  r.comparison = compare_processes(blocks, all, options.margin);
   r.comparison.against = options.baseline;
   r.between_process = all.between;
   std::vector<double> pooled;

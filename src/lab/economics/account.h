@@ -21,7 +21,7 @@ struct Cost {
   double money(double price_per_hour) const { return seconds.total() / 3600 * price_per_hour; }
 };
 
-// What a tuning run found for one problem: the best held-out candidate whose whole interval lies above 1.
+// What a tuning run found for one problem: its winner, by the rule of choose_winner() (tune/facts.h).
 struct Gain {
   std::string problem_id, problem_name, candidate, against;
   double percent = 0;

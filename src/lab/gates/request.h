@@ -21,8 +21,8 @@ struct EvaluateRequest : MeasurementSpec {  // max_seconds 0: by phase
   std::string candidate;                 // text
   std::vector<Patch> patches;            // that candidate and incumbent are made from, if they are
   std::optional<std::string> incumbent;  // compare with it, interleaved; already known to be correct
-  // Already timed on this problem: execution identity (harness/compiled.h) -> candidate text. A search trial that
-  // would run the same instructions is SAME by construction and not timed.
+  // Already timed on this problem: execution identity (harness/compiled_candidate.h) -> candidate text. A search trial
+  // that would run the same instructions is SAME by construction and not timed.
   std::map<std::string, std::string> timed;
   Phase phase = Phase::kSearch;
   std::vector<Pattern> patterns = {Pattern::kNormal};

@@ -10,7 +10,6 @@
 namespace flashcore {
 namespace {
 
-constexpr double kFloorTolerance = 0.97;
 constexpr double kWarmUpSeconds = 0.1, kSustainedSeconds = 0.2;
 // A reading of power and throttle reasons may cost as much as a sample, and the driver averages over longer than this.
 constexpr double kReadingSeconds = 0.01;

@@ -89,14 +89,18 @@ Comparison compare_blocks(const std::vector<double>& log_ratios, double margin, 
   return comparison_of(bootstrap_median(log_ratios, seed), log_ratios, margin);
 }
 
-Comparison compare_processes(const std::vector<std::vector<double>>& log_ratios, double margin, std::uint64_t seed) {
+Comparison compare_processes(const std::vector<std::vector<double>>& log_ratios,
+                             const HierarchicalInterval& over_processes, double margin) {
   std::vector<double> all;
   for (const auto& blocks : log_ratios) all.insert(all.end(), blocks.begin(), blocks.end());
-  const HierarchicalInterval over_processes = hierarchical_bootstrap_median(log_ratios, seed);
   Comparison comparison = comparison_of(over_processes.interval, all, margin);
   comparison.processes = static_cast<int>(log_ratios.size());
   if (comparison.processes > 1) comparison.p_value = over_processes.p_value;
   return comparison;
+}
+
+Comparison compare_processes(const std::vector<std::vector<double>>& log_ratios, double margin, std::uint64_t seed) {
+  return compare_processes(log_ratios, hierarchical_bootstrap_median(log_ratios, seed), margin);
 }
 
 RaceResult race(const Sampler& candidate, const Sampler& incumbent, const RaceOptions& options) {

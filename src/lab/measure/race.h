@@ -49,7 +49,9 @@ RaceResult race(const Sampler& candidate, const Sampler& incumbent, const RaceOp
 
 // The verdict on block log-ratios alone: what race() ends with, and what a report recomputes.
 Comparison compare_blocks(const std::vector<double>& log_ratios, double margin, std::uint64_t seed);
-// The same for several processes' blocks.
+// The same for several processes' blocks; `over_processes`: hierarchical_bootstrap_median() of them.
+Comparison compare_processes(const std::vector<std::vector<double>>& log_ratios,
+                             const HierarchicalInterval& over_processes, double margin);
 Comparison compare_processes(const std::vector<std::vector<double>>& log_ratios, double margin, std::uint64_t seed);
 
 // The smallest change (0.012: 1.2%) that a run with such an interval over `blocks` blocks would have told from none

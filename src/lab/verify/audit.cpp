@@ -28,7 +28,6 @@ using nlohmann::json;
 
 constexpr double kRounding = 0.0051;  // TFLOP/s are written with two decimals at least
 constexpr double kTolerance = 0.01;
-constexpr double kFloorTolerance = 0.97;
 constexpr double kSampleTolerance = 2e-4;    // samples and figures are rounded
 constexpr double kIntervalTolerance = 2e-3;  // other compilers resample in other last digits
 constexpr double kMargin = 0.03;             // of `flashcore peers`

@@ -8,6 +8,7 @@
 #include "lab/compare/peer_files.h"
 #include "lab/compare/peer_rows.h"
 #include "lab/compare/peer_sessions.h"
+#include "lab/measure/floor.h"
 #include "lab/record/checks.h"
 #include "lab/statistics/statistics.h"
 
@@ -18,7 +19,6 @@ using nlohmann::json;
 
 constexpr double kRoundedApart = 5e-4;       // samples are rounded to 0.1 ns, of times from 1 us
 constexpr double kRoundedLaboratory = 2e-4;  // relative
-constexpr double kFloorShare = 0.97;         // as lab/measure/engine.cpp
 
 json part_of(const json& object, const char* key) { return object.is_object() ? object.value(key, json()) : json(); }
 
@@ -99,7 +99,8 @@ class EvidenceAudit {
       if (!sampled_ || !lists.is_array() || !is_finite_number(floor) || !is_on(Check::kFloor)) continue;
       for (std::size_t s = 0; s < lists.size(); ++s)
         if (lists[s].is_array() && !lists[s].empty())
-          if (const double time = median(lists[s].get<std::vector<double>>()); time < kFloorShare * floor.get<double>())
+          if (const double time = median(lists[s].get<std::vector<double>>());
+              time < kFloorTolerance * floor.get<double>())
             complain("the peer {} takes {:.3f} us in session {}, which is below the floor of {:.3f} us", name, time,
                      s + 1, floor.get<double>());
     }

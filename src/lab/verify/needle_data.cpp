@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/drawn_tensor.h"
 #include "core/draws.h"
 #include "core/error.h"
 #include "core/parallel.h"
@@ -81,28 +82,10 @@ double needle_score(const AttentionInputs& in, const Needle& needle, std::int64_
   return scale * sum;
 }
 
-// As core/data.cpp quantises: the largest magnitude becomes the largest number of the type.
-HostTensor quantise(const HostTensor& from, const TensorLayout& layout, std::vector<float>& factor) {
-  const std::int64_t count = from.layout.span();
-  constexpr std::int64_t kPiece = 1 << 18;
-  const std::int64_t pieces = (count + kPiece - 1) / kPiece;
-  std::vector<float> largest(static_cast<std::size_t>(pieces), 0.0f);
-  const auto for_each = [&](const auto& body) {
-    parallel_for(pieces, 0, [&](std::int64_t piece) {
-      for (std::int64_t i = piece * kPiece; i < std::min(count, (piece + 1) * kPiece); ++i)
-        body(piece, i, load_element(from.dtype, from.data.data(), i));
-    });
-  };
-  for_each([&](std::int64_t piece, std::int64_t, float value) {
-    float& here = largest[static_cast<std::size_t>(piece)];
-    here = std::max(here, std::abs(value));
-  });
-  factor = {*std::max_element(largest.begin(), largest.end()) / static_cast<float>(precision_of(DType::kE4M3).largest)};
-  HostTensor to(DType::kE4M3, layout);
-  for_each([&](std::int64_t, std::int64_t i, float value) {
-    store_element(to.dtype, to.data.data(), i, value / factor[0]);
-  });
-  return to;
+HostTensor quantise(const Problem& problem, const HostTensor& from, const TensorLayout& layout,
+                    std::vector<float>& factor) {
+  return draw(problem, problem.dtype, layout, 1, BatchOf(problem, {}), factor,
+              [&](const Place& at) { return from.at(at.batch, at.head, at.row, at.column); });
 }
 
 void plant(NeedleData& data, std::uint64_t seed) {
@@ -147,9 +130,9 @@ NeedleData make_needle_data(std::int64_t seqlen_kv, std::int64_t head_dim, std::
   const ProblemLayouts layouts = make_layouts(data.quantised);
   const AttentionInputs& exact = data.exact_inputs;
   AttentionInputs& quantised = data.quantised_inputs;
-  quantised.q = quantise(exact.q, layouts.q, quantised.descale_q);
-  quantised.k = quantise(exact.k, layouts.k, quantised.descale_k);
-  quantised.v = quantise(exact.v, layouts.v, quantised.descale_v);
+  quantised.q = quantise(data.quantised, exact.q, layouts.q, quantised.descale_q);
+  quantised.k = quantise(data.quantised, exact.k, layouts.k, quantised.descale_k);
+  quantised.v = quantise(data.quantised, exact.v, layouts.v, quantised.descale_v);
 
   data.reference = reference_forward(data.exact, exact, RowSample{});
   data.plain_sample.all = false;
