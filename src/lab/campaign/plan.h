@@ -37,7 +37,7 @@ struct PhasePlan {
   bool needs_time;   // an emulated GPU has none
   // Phases whose results it reads: after one of those has run again, so does it.
   std::vector<std::string_view> reads = {};
-  // It measures what dispatch chose before the evolution, tried again after it, too.
+  // Measures with the tuned table as it was before the evolution, even when --resume runs this phase again afterwards.
   bool of_table_before = false;
 };
 // In order; shares add up to 1.

@@ -25,8 +25,8 @@ struct WordsOf<PhaseVerdict> {
                                                                         {PhaseVerdict::kNotJudged, "could not judge"}};
 };
 
-// kRunning in a file: the campaign was killed. Of kInterrupted and kRunning phases --resume runs what has not ended,
-// and of kDone ones what was cut for time or lacked something.
+// kRunning in a file: the campaign was killed in this phase. --resume runs the commands of a kRunning or kInterrupted
+// phase that have not ended, and those of a kDone phase that were cut for time or lacked something.
 enum class PhaseStatus { kWaiting, kRunning, kInterrupted, kDone };
 template <>
 struct WordsOf<PhaseStatus> {

@@ -206,7 +206,7 @@ std::string campaign_summary(const std::filesystem::path& folder, const Campaign
       plain(state.device_key), state.version, state.suite.empty() ? "" : fmt::format("suite {}, ", plain(state.suite)),
       state.started_at, state.ended_at.empty() ? "(not ended)" : state.ended_at, state.budget_seconds,
       state.interrupted ? " **Interrupted.**" : "", names_and_ids(state));
-  out += "\n## Phases\n\n| phase | verdict | seconds | of a share of | why |\n| --- | --- | ---: | ---: | --- |\n";
+  out += "\n## Phases\n\n| phase | verdict | seconds | budgeted s | why |\n| --- | --- | ---: | ---: | --- |\n";
   for (const CampaignPhase& p : state.phases)
     out += fmt::format("| {} | {} | {:.1f} | {:.0f} | {} |\n", p.name,
                        p.status == PhaseStatus::kDone          ? to_string(p.verdict)

@@ -25,7 +25,8 @@ class DeviceLengths {
   std::unique_ptr<Buffer> buffer_;
 };
 
-// A launch, and the same without lse, which may take another path. Outputs of the second have the lse of the first.
+// Launches once with lse and once without, since a kernel may take another path without it. The second one's outputs
+// borrow the first one's lse, so that they can be judged.
 class LaunchesByLse {
  public:
   LaunchesByLse(const JudgedCall& call, const AttentionArgs& args, bool also_without = true);

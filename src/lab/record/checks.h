@@ -23,29 +23,29 @@ enum class Check {
   // correctness gate
   kErrorBound,      // against the fp64 reference, in every gate that has outputs
   kScale,           // <o, ref> / <ref, ref> is 1, as far as rounding so many values allows
-  kBias,            // the mean of o - ref is 0, so far
-  kLse,             // the mean and the rms of lse - ref are
+  kBias,            // the mean of o - ref is 0, as far as rounding allows
+  kLse,             // the mean and the rms of lse - ref are 0, as far as rounding allows
   kEveryRow,        // where fp64 covers a sample of rows: every element against ref_fwd, on a CPU against fp32
   kPoison,          // outputs hold NaN before a launch, so that an old result is none
   kUnwritten,       // no element still holds the poison
-  kRedZones,        // bytes before and after every buffer
-  kInputs,          // are what they were
-  kGaps,            // bytes between the rows of a strided output
+  kRedZones,        // bytes before and after every buffer are what they were
+  kInputs,          // the inputs are what they were before the launch
+  kGaps,            // bytes between the rows of a strided output are what they were
   kRepeat,          // the same launch, a hundred times and more, gives the same bits
   kNoLse,           // a launch without lse gives the same o
-  kAlignment,       // so do launches at addresses that are multiples of no more than was promised
+  kAlignment,       // a launch at addresses that are multiples of no more than was promised gives the same o
   kLengths,         // sequences of a ragged batch that are shorter, with the launch that was bound before
   kUsedLengths,     // sequences of which the first rows and keys count, by seqused_q and seqused_kv
   kChangedContent,  // other inputs at the same addresses give the outputs of those
-  kEarlierResult,   // so do buffers that hold the result of other inputs, and no poison
+  kEarlierResult,   // buffers that hold the result of other inputs, and no poison, get the result of these
   kFreshPointers,   // the same inputs at other addresses give the same bits
   kSettled,         // nobody writes once the launch is said to be complete
   // performance gate
   kFloor,          // no time below what the hardware can do
   kTimedOutputs,   // what the timed launches left is judged
-  kTimedPoison,    // and is of the last of them
+  kTimedPoison,    // outputs are poisoned before the last of them, so that no earlier result is judged
   kContentTiming,  // a launch on inputs just changed takes no longer than one on inputs just written again
-  kUnseenContent,  // and is right on inputs that nobody could know in advance
+  kUnseenContent,  // a timed launch is right on inputs that nobody could know in advance
   kIdenticalCode,  // two candidates of one machine code are not raced
   kComparison,     // slower by more than the margin is SLOWER
   // harness
