@@ -55,6 +55,25 @@ LIBRARIES = {
 TOOLS = {"cmake": "CMake", "ninja-build": "Ninja", "g++": "GCC"}
 
 
+# What the glossary calls a phase of a campaign, where its name alone says too little.
+IN_GLOSSARY = {"trials": "targeted trials", "crosscheck": "cross-check", "gate": "regression gate"}
+
+
+def table(document, head):
+    """Rows of the table that begins with this text."""
+    return (ROOT / document).read_text(encoding="utf-8").split(head)[1].split("\n\n")[0].split("\n")[2:]
+
+
+def first_cells(document, head):
+    return [row.split(" | ")[0].strip("| ") for row in table(document, head)]
+
+
+def words_of(header, enum):
+    """What core/words.h says of an enum, in the order of its table."""
+    found = re.search(rf"struct WordsOf<{enum}> \{{.*?table\[\] = \{{(.*?)\}};", (ROOT / header).read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(rf'{enum}::k\w+, "([^"]*)"', found[1])
+
+
 def number(text):
     return float(WORDS.get(text, text).replace("'", ""))
 
@@ -159,6 +178,22 @@ class ProseTest(unittest.TestCase):
         order = re.search(r"(?m)^ROOMS = (\[.*\])$", (ROOT / "tests/layering_test.py").read_text(encoding="utf-8"))
         table = (ROOT / "HACKING.md").read_text(encoding="utf-8").split("| room | holds |")[1].split("\n\n")[0]
         self.assertEqual(re.findall(r"(?m)^\| `(\w+)` \|", table), json.loads(order[1]))
+
+    def test_every_data_pattern_is_described(self):
+        self.assertEqual(first_cells("docs/correctness.md", "| pattern | q, k and v |"), [f"`{word}`" for word in words_of("src/core/data.h", "Pattern")])
+
+    def test_every_bottleneck_is_described(self):
+        named = ", ".join(first_cells("docs/profile.md", "| bottleneck | what it means |"))
+        self.assertEqual(re.sub(r"\*limits?\*: ", "", named).split(", "), words_of("src/lab/diagnose/profile.h", "Cause"))
+
+    def test_every_phase_of_a_campaign_is_described(self):
+        plan = (ROOT / "src/lab/campaign/plan.cpp").read_text(encoding="utf-8")
+        phases = re.findall(r'\{"(\w+)",\s*[\d.]+,\s*"([^"]+)"', plan)
+        self.assertGreater(len(phases), 5)
+        rows = [row.strip("|").split(" | ") for row in table("docs/campaign.md", "| phase | runs |")]
+        self.assertEqual([(cells[0].strip(), cells[-1].strip()) for cells in rows], phases)
+        glossary = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+        self.assertEqual(re.search(r"\| campaign \| All of it on one machine: (.*?) \(", glossary)[1].split(", "), [IN_GLOSSARY.get(name, name) for name, _ in phases])
 
     def test_lines_are_no_longer_than_a_reader_likes(self):
         done = subprocess.run([sys.executable, ROOT / "scripts/format-prose", "--check"], capture_output=True, text=True)
