@@ -13,6 +13,18 @@ namespace {
 
 constexpr std::int64_t kLongDimension = 4096, kLargeDimension = 1024;
 constexpr std::int64_t kDocument = 37, kLongDocument = 1000;
+// Ids that 16 bits do not hold, in no order, and of few documents again.
+constexpr std::int64_t kBetweenIds = 100003, kIds = 101, kIdStep = 37;
+constexpr std::int64_t kFew = 64, kMostOfFew = 300;
+
+// Prefixes, counts: of a dimension with few entries. Else documents, which all tensors with the same leading indices
+// share: `row` counts those. Long ones are of one length; others are longer from row to row, up to more than a tile.
+std::int64_t integer_at(const IndexedRandom& random, std::int64_t index, std::int64_t columns) {
+  if (columns < kFew) return random.below(index, kMostOfFew);
+  const std::int64_t row = index / columns, column = index % columns;
+  const std::int64_t length = columns >= kLongDimension ? kLongDocument : kDocument * (1 + 3 * row % 7);
+  return column / length * kIdStep % kIds * kBetweenIds;
+}
 
 void store_at(ElementTensor& tensor, std::int64_t index, const IndexedRandom& random) {
   const auto place = static_cast<std::size_t>(index);
@@ -28,8 +40,7 @@ void store_at(ElementTensor& tensor, std::int64_t index, const IndexedRandom& ra
       return;
     }
     case ExpressionType::kInt: {
-      const auto value =
-          static_cast<std::int32_t>(index % columns / (columns >= kLongDimension ? kLongDocument : kDocument));
+      const auto value = static_cast<std::int32_t>(integer_at(random, index, columns));
       std::memcpy(tensor.data.data() + place * sizeof value, &value, sizeof value);
       return;
     }

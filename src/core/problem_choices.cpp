@@ -41,7 +41,7 @@ constexpr std::array<Mask, 3> kMasks = {Mask(), Mask::causal(), Mask::causal(Ali
 struct Function {
   std::string_view text, tensors;
 };
-constexpr std::array<Function, 15> kScoreFunctions = {{
+constexpr std::array<Function, 17> kScoreFunctions = {{
     {"s * 0.5 + 1", ""},
     {"30 * tanh(s / 30) + 0.01 * (j - i)", ""},
     {"s + bias[b, h, i, j]", "bias: float[4]"},
@@ -51,10 +51,12 @@ constexpr std::array<Function, 15> kScoreFunctions = {{
     {"where(keep[i, j], s, -inf)", "keep: bool[2]"},
     {"where(j < i, s, -1e9)", ""},
     {"s + where(keep[b, j], 0, -1e30)", "keep: bool[2]"},
+    {"where(j < 70 && i % 2 == 0, -inf, s)", ""},
+    {"s + 0.08 * j", ""},
     {"s * (1 + (i + h) % 3) - j // 16", ""},
     {"s + table[min(abs(i - j), 40)]", "table: float[1]"},
     {"where(kind[j] == kind[i], s + 1, s)", "kind: int[1]"},
-    {"s * sqrt(1.0 / (1 + hk)) + 0.001 * kind[b, j]", "kind: int[2]"},
+    {"s * sqrt(1.0 / (1 + hk)) + 1e-8 * kind[b, j]", "kind: int[2]"},
     {"log(1 + exp(min(s, 20))) - exp2(-abs(s))", ""},
     {"s + bias[h, max(i - j, 0)] * gain[b]", "bias: float[2], gain: float[1]"},
 }};

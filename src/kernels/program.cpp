@@ -111,7 +111,9 @@ Launch bind_program(Device& device, const Program& program, std::shared_ptr<Modu
   std::vector<std::shared_ptr<Buffer>> workspaces;
   for (std::size_t i = 0; i < program.workspaces.size(); ++i) {
     workspaces.push_back(device.allocate(program.workspaces[i].bytes));
-    device.fill(workspaces.back()->data(), 0, program.workspaces[i].bytes);
+    // NaN where a launch may find anything: who reads what he has not written is seen.
+    const bool is_scratch = program.workspaces[i].contents == Workspace::Contents::kScratch;
+    device.fill(workspaces.back()->data(), is_scratch ? 0xff : 0, program.workspaces[i].bytes);
     addresses[AddressOf::workspace(i).index()] = workspaces.back()->data();
   }
   std::vector<LaunchSpec> bound;

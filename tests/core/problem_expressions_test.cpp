@@ -204,8 +204,15 @@ TEST(ProblemExpressions, TestDataIsWhatItSays) {
   EXPECT_NE(tensors[0].data, other[0].data);
   EXPECT_NE(tensors[2].data, other[2].data);
   EXPECT_EQ(tensors[1].data, other[1].data);
-  const std::int32_t at[] = {1, 99};
-  EXPECT_EQ(tensors[1].at(at), 2);
+  // Documents of other lengths in the second entry, whose ids neither rise nor fit 16 bits.
+  const auto id = [&](std::int32_t b, std::int32_t i) {
+    const std::int32_t at[] = {b, i};
+    return tensors[1].at(at);
+  };
+  EXPECT_EQ(id(0, 0), id(0, 36));
+  EXPECT_NE(id(0, 36), id(0, 37));
+  EXPECT_EQ(id(1, 0), id(1, 99));
+  EXPECT_GT(id(0, 37), 1 << 16);
   double sum = 0, squares = 0;
   for (std::int32_t h = 0; h < 3; ++h)
     for (std::int32_t i = 0; i < 100; ++i) {

@@ -36,6 +36,13 @@ std::int64_t most_ragged_tiles(const Problem& problem, std::int64_t total_q, int
   return std::min(of_bounds, total_q / rows + problem.batch) * problem.heads_q;
 }
 
+// The elements of a score function's tensors are on their way for many keys at once: fitted to biases, which spilled.
+int most_keys_of_a_block(const Problem& problem, const Config& config) {
+  const bool reads_tensors = problem.has_score_expression() && !problem.score_expression().tensors().empty();
+  const bool is_wide = std::max(problem.head_dim, problem.head_dim_v) > 64;
+  return reads_tensors && is_wide && config.num_consumers == 2 ? 112 : std::numeric_limits<int>::max();
+}
+
 class Sm90Forward final : public GpuFamily<Config> {
  public:
   std::string name() const override { return "sm90_fwd"; }
@@ -46,6 +53,15 @@ class Sm90Forward final : public GpuFamily<Config> {
     if (problem.paged() && problem.has_expression())
       return "functions of the user's own on paged caches: its loader of pages does not know lists of blocks";
     return why_no_hopper_tiles(problem, limits);
+  }
+
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
+                                         const DeviceLimits& limits) const override {
+    if (auto reason = GpuFamily::why_invalid(values, problem, limits)) return reason;
+    if (config_from<Config>(values).block_n > most_keys_of_a_block(problem, config_from<Config>(values)))
+      return "blocks of more than 112 keys leave too few registers for a score function that reads tensors, past 64 "
+             "columns";
+    return std::nullopt;
   }
 
   int preference(const Problem&, const DeviceLimits&) const override { return 90; }
@@ -98,6 +114,7 @@ class Sm90Forward final : public GpuFamily<Config> {
       // in pages of 128 keys ran at 690 TFLOP/s with two consumers of 128 keys and at 504 with three of 80 (H200).
       if (problem.paged() && config.num_consumers > 2) continue;
       if (problem.band().bounded()) config.scheduler = Scheduler::kCounter;
+      config.block_n = std::min(config.block_n, most_keys_of_a_block(problem, config));
       if (why_invalid(values_of(config), problem, limits)) continue;
       best.offer(config, sm90_fwd::expected_us(config, problem, limits).value_or(kNotMeasuredUs));
     }

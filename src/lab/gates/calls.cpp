@@ -92,9 +92,12 @@ std::optional<CallFault> check_further_operands(const JudgedCall& call) {
   return std::nullopt;
 }
 
+}  // namespace
+
 // Poison tells whoever looks at it that somebody looks. Here the buffers hold what users' do: a plausible result, of
 // other inputs. Leaves oracle.inputs in the operands.
 std::optional<CallFault> check_earlier_result(const JudgedCall& call) {
+  if (!is_on(Check::kEarlierResult)) return std::nullopt;
   std::random_device random;
   call.operands.upload(call.oracle.inputs, std::uint64_t{random()} | 1);
   (void)launch_once(call.device, call.operands, call.launch);
@@ -113,6 +116,8 @@ std::optional<CallFault> check_earlier_result(const JudgedCall& call) {
                    "is one?): " +
                        describe_error(error, bound)};
 }
+
+namespace {
 
 // The buffers of before stay where they are, with other content, so whoever kept their addresses reads that.
 std::optional<CallFault> check_fresh_pointers(const JudgedCall& call) {
@@ -141,10 +146,16 @@ bool room_for_fresh_buffers(const DeviceInfo& device, const PlacedProblem& probl
                                          kShareOfMemoryForFreshBuffers * static_cast<double>(device.memory_bytes);
 }
 
-std::optional<CallFault> check_no_lse(const JudgedCall& call) {
+}  // namespace
+
+std::optional<CallFault> check_no_lse(const JudgedCall& call, bool repeated) {
+  if (!is_on(Check::kNoLse)) return std::nullopt;
   AttentionArgs args = call.operands.args();
   args.lse = nullptr;
-  AttentionOutputs outputs = launch_once(call.device, call.operands, call.loaded.bind(args));
+  const Launch launch = call.loaded.bind(args);
+  AttentionOutputs outputs = launch_once(call.device, call.operands, launch);
+  if (repeated && is_on(Check::kRepeat) && !bitwise_equal(outputs, launch_once(call.device, call.operands, launch)))
+    return CallFault{Check::kNoLse, "a second launch without lse gave other bits (a state that only lse resets?)"};
   AttentionOutputs untouched{HostTensor(), outputs.lse};
   if (is_on(Check::kPoison) && count_unwritten(untouched) != static_cast<std::int64_t>(outputs.lse.size()))
     return CallFault{Check::kNoLse, "a launch without lse wrote to the lse of an earlier one"};
@@ -153,6 +164,8 @@ std::optional<CallFault> check_no_lse(const JudgedCall& call) {
   if (is_right(error, call.oracle.bound)) return std::nullopt;
   return CallFault{Check::kNoLse, "without lse o is wrong: " + describe_error(error, call.oracle.bound)};
 }
+
+namespace {
 
 std::optional<CallFault> check_offset(const JudgedCall& call, std::size_t offset) {
   Operands operands(call.device, call.problem, {offset, std::max(offset, sizeof(float))});
@@ -237,8 +250,7 @@ std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, 
 }
 
 std::optional<CallFault> check_state(const JudgedCall& call) {
-  if (is_on(Check::kEarlierResult))
-    if (auto found = check_earlier_result(call)) return found;
+  if (auto found = check_earlier_result(call)) return found;
   if (is_on(Check::kChangedContent))
     for (auto* check : {check_changed_content, check_further_operands})
       if (auto found = check(call)) return found;
@@ -248,8 +260,6 @@ std::optional<CallFault> check_state(const JudgedCall& call) {
 }
 
 std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, nlohmann::json& evidence) {
-  if (is_on(Check::kNoLse))
-    if (auto found = check_no_lse(call)) return found;
   if (!is_on(Check::kAlignment) || !room_for_fresh_buffers(call.device.info(), call.problem)) return std::nullopt;
   // Multiples of what is promised and of no more; and of 16, 32, 64 and 128, where somebody may change his way of
   // copying.

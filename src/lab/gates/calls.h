@@ -48,8 +48,12 @@ std::optional<CallFault> check_settled(const JudgedCall& call);
 
 // kEarlierResult, kChangedContent and kFreshPointers, for hardware. Leaves other inputs in the operands.
 std::optional<CallFault> check_state(const JudgedCall& call);
+// kEarlierResult: outputs that hold the result of other inputs become this one's.
+std::optional<CallFault> check_earlier_result(const JudgedCall& call);
+// kNoLse: a launch without lse writes the same o and no lse; repeated: and another one the same bits.
+std::optional<CallFault> check_no_lse(const JudgedCall& call, bool repeated);
 
-// kNoLse and kAlignment: `promised` bytes are what all addresses must be multiples of, at least an element's size.
+// kAlignment: `promised` bytes are what all addresses must be multiples of, at least an element's size.
 // Sets evidence["offsets"].
 std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, nlohmann::json& evidence);
 
