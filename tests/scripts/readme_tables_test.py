@@ -1,6 +1,7 @@
 """scripts/readme-tables: writes what the results say, and never a stale number."""
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ README = "# x\n\n<!-- results: gpu/tiny -->\nold\n<!-- /results -->\n\nend\n"
 
 def result(problem, p50, speedup):
     return {"schema": "flashcore.bench/1", "problem": problem, "name": "one", "device": {"name": "A GPU"}, "source_hash": "abcdef0123456789",
-            "family": "sm80_fwd", "config": {}, "time_us": {"p10": p50 - 1, "p50": p50, "p90": p50 + 1}, "tflops": 57.24, "gbps": 3609.0, "decode": "_sq1_" in problem, "floor_us": p50 / 2,
+            "family": "sm80_fwd", "config": {}, "chosen_by": "dispatch", "time_us": {"p10": p50 - 1, "p50": p50, "p90": p50 + 1}, "tflops": 57.24, "gbps": 3609.0, "decode": "_sq1_" in problem, "floor_us": p50 / 2,
             "regime": "graph", "condition": "burst", "peers": [{"name": "peer", "version": "9", "speedup": speedup, "ci95": [speedup - 0.01, speedup + 0.01]}],
             "environment": {"commit": "0123456789abcdef", "driver": "1.2"}}
 
@@ -169,6 +170,52 @@ class ReadmeTables(unittest.TestCase):
         self.run_script()
         self.assertIn("| over peer # |", self.readme())
         self.assertIn("# knows no sinks", self.readme())
+
+    def test_a_plan_on_the_host_is_marked_and_an_unknown_note_is_an_error(self):
+        row = result("b1_h8_s512_d64_fp16", 9.4, 1.2)
+        row["peers"][0]["notes"] = ["its plan of the lengths is made on the host before, and not timed"]
+        self.results(row)
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("| over peer ‖ |", self.readme())
+        self.assertIn("‖ plans for the lengths on the host", self.readme())
+        before = self.readme()
+        row["peers"][0]["notes"].append("skips every other key")
+        self.results(row)
+        done = self.run_script()
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("tiny.json: the note 'skips every other key' of peer has no mark", done.stderr)
+        self.assertEqual(self.readme(), before)
+
+    def test_a_kernel_that_dispatch_did_not_choose_is_marked(self):
+        by_caller, silent = result("b1_h8_s512_d64_fp16", 9.4, 1.2) | {"chosen_by": "caller"}, result("b1_h8_s2048_d64_fp16", 22.0, 0.9)
+        del silent["chosen_by"]
+        self.results(by_caller, silent, result("b1_h8_s1024_d64_fp16", 12.0, 1.2))
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertEqual(self.readme().count("| `sm80_fwd` △ |"), 2)
+        self.assertEqual(self.readme().count("| `sm80_fwd` |"), 1)
+        self.assertIn("△ the caller chose the kernel, or the file does not say who did: `flashcore verify` does not ask whether dispatch would choose it. Means count the row all the same.", self.readme())
+        self.results(by_caller | {"peers": []})
+        self.run_script()
+        self.assertIn("would choose it.\n", self.readme())
+
+    def test_a_commit_of_another_history_is_marked(self):
+        row = result("b1_h8_s512_d64_fp16", 9.4, 1.2)
+        row["environment"]["commit"], row["environment"]["dirty"] = "bc3cbf5", True
+        self.results(row, result("b1_h8_s2048_d64_fp16", 22.0, 0.9))
+        self.run_script()
+        self.assertIn("commits bc3cbf5 with changes (not in this repository), 0123456789ab; ", self.readme())
+
+    def test_commits_that_results_name_are_here_or_are_marked(self):
+        root = SCRIPT.parents[1]
+        git = ["git", "-C", str(root)]
+        shallow = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+        if shallow.stdout.strip() != "false":
+            self.skipTest("a copy without the history of git")
+        listed = re.search(r"COMMITS_ELSEWHERE = (\(.*\))", SCRIPT.read_text())[1]
+        named = {commit for path in (root / "results").rglob("*.json") for commit in re.findall(r'"commit": ?"(\w+)"', path.read_text())}
+        self.assertGreater(len(named), 5)
+        missing = {commit for commit in named if subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True).returncode}
+        self.assertEqual(missing, set(re.findall(r"\w+", listed)))
 
     def test_a_session_on_a_busy_machine_is_marked(self):
         rows = [result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h8_s2048_d64_fp16", 22.0, 0.9)]
