@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "lab/diagnose/slow.h"
 #include "lab/process/worker.h"
+#include "lab/record/trial.h"
 
 namespace flashcore::cli {
 
@@ -103,6 +104,7 @@ int profile_planted(const ProfileArguments& options, const DeviceInfo& device) {
   console.table(table);
   write_json(options.common, {{"schema", "flashcore.profile-planted/1"},
                               {"device", device.key},
+                              {"created_at", now_iso8601()},
                               {"named", tally.named},
                               {"missed", tally.missed},
                               {"lacking", tally.lacking},

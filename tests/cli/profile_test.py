@@ -146,6 +146,7 @@ done
         with open(self.path("planted.json"), encoding="utf-8") as file:
             document = json.load(file)
         self.assertEqual((document["named"], document["missed"], document["lacking"]), (5, 0, 0), result.stdout)
+        self.assertRegex(document["created_at"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
         for entry in document["results"]:
             self.assertEqual(entry["bottlenecks"][0]["name"], entry["planted"])
         conflicts = document["results"][0]["bottlenecks"][0]
