@@ -131,6 +131,21 @@ TEST_F(CampaignTest, AReasonOfAPhaseThatPassedSaysWhatWasLeftOpen) {
             "the first: it judged, and failed: wrong");
 }
 
+TEST_F(CampaignTest, AGateThatPassedSaysWhatItDidNotTime) {
+  bool same = true;
+  answer_ = [&](const auto& argv) {
+    const json results = {json{{"same_code", same}}, json{{"same_code", false}}};
+    if (verb_of(argv) == "gate") write_json(argv, json{{"results", results}});
+    return CommandEnd{.exit_code = 0};
+  };
+  const CampaignPhase some = *go().state.find("gate");
+  EXPECT_EQ(some.verdict, PhaseVerdict::kPassed);
+  EXPECT_EQ(some.reason, "1 of 2 problems not timed: dispatch's choice is the baseline's machine code");
+  again();
+  same = false;
+  EXPECT_EQ(go().state.find("gate")->reason, "");
+}
+
 TEST_F(CampaignTest, AReasonDoesNotRepeatItsVerdict) {
   CampaignCommand command{.argv = {"flashcore", "crosscheck"}};
   judge_command(command, {.exit_code = 2, .said = "no other tool is here"}, "crosscheck");

@@ -278,7 +278,9 @@ class Campaign {
       command.reason = "it was interrupted" + (end.how.empty() ? "" : ", and " + end.how);
       return false;
     }
-    judge_command(command, end, phase, result_of(options_.folder, command));
+    const json document = result_of(options_.folder, command);
+    judge_command(command, end, phase, document);
+    if (phase == "gate" && command.verdict == PhaseVerdict::kPassed) command.reason = untimed_in(document);
     command.out_of_time = end.out_of_time;
     return true;
   }
@@ -483,10 +485,11 @@ std::string count_trials(const CampaignPhase& phase) {
 
 void judge_phase(CampaignPhase& phase) {
   int passed = 0;
-  std::string failed, first_failed, unjudged;
+  std::string failed, first_failed, unjudged, remarks;
   const auto add = [](std::string& all, const std::string& reason) { all += (all.empty() ? "" : "; ") + reason; };
   for (const CampaignCommand& command : phase.commands) {
     passed += command.verdict == PhaseVerdict::kPassed ? 1 : 0;
+    if (command.verdict == PhaseVerdict::kPassed && !command.reason.empty()) add(remarks, command.reason);
     if (command.verdict == PhaseVerdict::kFailed) add(failed, command.reason);
     if (first_failed.empty()) first_failed = failed;
     if (command.verdict == PhaseVerdict::kNotJudged && unjudged.find(command.reason) == std::string::npos)
@@ -500,6 +503,7 @@ void judge_phase(CampaignPhase& phase) {
     phase.reason = count_trials(phase) + (failed.empty() ? "" : "; of those that failed the first: " + first_failed);
   else if (!failed.empty()) phase.reason = failed + (unjudged.empty() ? "" : "; " + unjudged);
   else if (!unjudged.empty()) phase.reason = unjudged;
+  else phase.reason = remarks;
   if (phase.verdict == PhaseVerdict::kNotJudged) phase.reason += fmt::format("; lost: {}", phase_plan(phase.name).lost);
 }
 

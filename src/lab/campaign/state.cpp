@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json_text.h"
+#include "lab/campaign/fields.h"
 
 namespace flashcore {
 namespace {
@@ -178,6 +179,16 @@ json result_of(const std::filesystem::path& folder, const CampaignCommand& comma
   } catch (const Error&) {
     return nullptr;  // cut short, or no JSON: it says nothing
   }
+}
+
+std::string untimed_in(const json& gate) {
+  const json& results = lenient::list(gate, "results");
+  const auto untimed = std::count_if(results.begin(), results.end(), [](const json& result) {
+    return lenient::flag(result, "same_code").value_or(false);
+  });
+  if (untimed == 0) return "";
+  return fmt::format("{} of {} problems not timed: dispatch's choice is the baseline's machine code", untimed,
+                     results.size());
 }
 
 }  // namespace flashcore
