@@ -8,6 +8,7 @@
 #include "cli/timing_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "lab/compare/aa.h"
 #include "lab/compare/calibration.h"
 #include "lab/process/worker.h"
 #include "lab/record/store.h"
@@ -129,7 +130,7 @@ int run_ab(const AbArguments& options) {
   test.common = options.common;
   test.candidate = options.candidates.empty() ? "" : options.candidates.front();
   test.spec = spec_of(options.timing);
-  test.repeats = options.repeats > 0 ? options.repeats : options.self_test ? 200 : 100;
+  test.repeats = options.repeats > 0 ? options.repeats : options.self_test ? kLeastSelfTestRaces : kLeastRaces;
   return options.self_test ? run_self_test(test) : run_calibration(test);
 }
 
@@ -148,13 +149,14 @@ Run add_ab(CLI::App& app) {
   app.add_flag("--self-test", options->self_test,
                "the same, and against itself with 3% and 0.5% more work planted: is it called what it is?")
       ->excludes(calibrate);
-  app.add_option("--repeats", options->repeats, "races of --calibrate (100) and --self-test (200)")
+  app.add_option("--repeats", options->repeats,
+                 "races of --calibrate (100) and --self-test (200); fewer judge nothing (exit 2)")
       ->type_name("N")
       ->check(whole_between(1, 100000));
   add_examples(app, {"ab cpu_fwd cpu_fwd --device cpu --problem b1_h2_s128_d64_fp32",
                      "ab cpu_fwd cpu_fwd:block_n=128 --device cpu --problem b1_h2_s128_d64_fp32 --seconds 2 "
                      "--json ab.json  # exit 0 or 1 or 2",
-                     "ab --calibrate --repeats 4 --device cpu --store elsewhere/trials.db  # exit 0 or 1"});
+                     "ab --calibrate --repeats 4 --device cpu --store elsewhere/trials.db  # exit 2"});
   return [options] {
     watch_interrupts();
     return run_ab(*options);

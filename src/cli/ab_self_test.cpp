@@ -5,6 +5,7 @@
 #include "lab/compare/aa.h"
 #include "lab/compare/calibration.h"
 #include "lab/process/worker.h"
+#include "lab/record/digest.h"
 #include "lab/record/machine.h"
 #include "lab/record/trial.h"
 
@@ -45,39 +46,34 @@ struct Part {
   AaOptions options;
   AaResult result;
   MachineReading machine;
-  bool passed = false;
-  std::string sentence;
+  AaJudgement judgement;
 };
 
 bool finished(const Part& part) { return part.result.repeats == part.options.repeats; }
 
-void judge(Part& part) {
-  const AaJudgement judged = judge_aa(part.options, part.result);
-  part.passed = judged.passed;
-  part.sentence = judged.sentence;
-}
-
 nlohmann::json part_json(const Part& part) {
   nlohmann::json json = aa_json(part.options, part.result);
   json["name"] = part.name;
-  json["passed"] = part.passed;
-  json["sentence"] = part.sentence;
+  json["passed"] = part.judgement.passed;
+  json["sentence"] = part.judgement.sentence;
   json["machine"] = part.machine;
   return json;
 }
 
-Part run_part(Console& console, const std::string& name, AaOptions options, int permille, int repeats) {
+Part run_part(Console& console, const std::string& name, AaOptions options, int permille, int repeats, int least) {
   options.planted_permille = permille;
   options.repeats = repeats;
   const LoadMeter meter;
-  Part part{name, options, repeat(console, options, name), {}, false, ""};
+  Part part{name, options, repeat(console, options, name), {}, {}};
   meter.read(part.machine);
   part.machine.cores = hardware_threads();
   part.machine.variables = repro_variables();
-  judge(part);
-  console.summary("{}  {} on {}: {} ({:.0f} s)",
-                  console.paint(part.passed ? "passed" : "FAILED", part.passed ? Tone::kGood : Tone::kBad), name,
-                  options.problem.name, part.sentence, part.result.seconds);
+  part.judgement = judge_aa(part.options, part.result, least);
+  const auto& [judged, passed, sentence] = part.judgement;
+  const Painted verdict = !judged  ? console.paint("NOT JUDGED", Tone::kWarn)
+                          : passed ? console.paint("passed", Tone::kGood)
+                                   : console.paint("FAILED", Tone::kBad);
+  console.summary("{}  {} on {}: {} ({:.0f} s)", verdict, name, options.problem.name, sentence, part.result.seconds);
   console.line("  {}", load_words({part.machine}));
   if (const std::string busy = busy_words({part.machine}); !busy.empty()) console.line("  {}", busy);
   return part;
@@ -98,7 +94,7 @@ int run_calibration(const SelfTest& test) {
     check_output_folder("--store", folder.string());
   Console console(test.common.quiet, json_on_stdout(test.common));
   const DeviceInfo device = timed_device(test.common);
-  const Part part = run_part(console, kAaParts[0].name, options_of(test, device), 0, test.repeats);
+  const Part part = run_part(console, kAaParts[0].name, options_of(test, device), 0, test.repeats, kLeastRaces);
   write_json(test.common, {{"schema", "flashcore.calibration-run/1"}, {"results", {part_json(part)}}});
   if (!finished(part)) return kNotJudged;
   Calibration calibration;
@@ -113,7 +109,10 @@ int run_calibration(const SelfTest& test) {
   calibration.alpha = part.options.alpha;
   calibration.machine = part.machine;
   const auto file = calibration_file(test.common.store);
-  save_calibration(file, calibration);
+  if (const std::string why = save_calibration(file, calibration); !why.empty()) {
+    console.summary("not kept: {}", why);
+    return kNotJudged;
+  }
   console.line(
       "kept in {}; `ab` and `gate` {}", file.string(),
       calibration.trusted() ? "rest their verdicts on it" : "will refuse to judge times here until it is better");
@@ -127,20 +126,22 @@ int run_self_test(const SelfTest& test) {
   const AaOptions options = options_of(test, device);
   const int planted_repeats = std::max(1, test.repeats / 2);
   nlohmann::json results = nlohmann::json::array();
-  bool all_passed = true, all_finished = true;
-  for (const auto& [name, permille] : kAaParts) {
+  bool all_passed = true, all_judged = true;
+  for (const auto& [name, permille, least] : kAaParts) {
     if (interrupted()) break;
-    const Part part = run_part(console, name, options, permille, permille == 0 ? test.repeats : planted_repeats);
-    all_passed = all_passed && part.passed;
-    all_finished = all_finished && finished(part);
+    const Part part = run_part(console, name, options, permille, permille == 0 ? test.repeats : planted_repeats, least);
+    all_passed = all_passed && part.judgement.passed;
+    all_judged = all_judged && part.judgement.judged;
     results.push_back(part_json(part));
   }
-  write_json(test.common, {{"schema", kAaSelfTestSchema},
-                           {"device", {{"key", device.key}, {"name", device.name}, {"driver", device.driver}}},
-                           {"created_at", now_iso8601()},
-                           {"passed", all_passed && all_finished},
-                           {"results", results}});
-  if (!all_finished || results.size() < std::size(kAaParts)) return kNotJudged;
+  nlohmann::json document = {{"schema", kAaSelfTestSchema},
+                             {"device", {{"key", device.key}, {"name", device.name}, {"driver", device.driver}}},
+                             {"created_at", now_iso8601()},
+                             {"passed", all_passed && results.size() == std::size(kAaParts)},
+                             {"results", results}};
+  seal(document);
+  write_json(test.common, document);
+  if (!all_judged || results.size() < std::size(kAaParts)) return kNotJudged;
   return all_passed ? kDone : kFailed;
 }
 

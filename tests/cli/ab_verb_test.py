@@ -68,21 +68,38 @@ class AbTest(CliTest):
         self.assertNotIn("NOT JUDGED", result.stdout)
         self.assertIn("not for publishing", result.stdout)
 
-    def test_calibration_is_kept_and_self_test_reports_every_part(self):
-        result = self.run_flashcore("ab", "--calibrate", "--repeats", "3", *ON_CPU)
-        self.assertIn(result.returncode, (DONE, FAILED), result.stderr)
+    def test_few_races_calibrate_nothing_and_lift_no_refusal(self):
+        self.calibration(alarms=29)
         with open(self.path(".flashcore", "calibration.json"), encoding="utf-8") as file:
-            kept = json.load(file)["calibrations"][0]
-        self.assertEqual(kept["repeats"], 3)
-        self.assertGreaterEqual(kept["machine"]["cores"], 1, "how busy the machine was")
-        self.assertIn("load average", result.stdout)
-        result = self.run_flashcore("ab", "--self-test", "--repeats", "2", "--device", "cpu", "--json", "-", "--quiet")
-        document = json.loads(result.stdout)
+            before = file.read()
+        result = self.expect(NOT_JUDGED, "ab", "--calibrate", "--repeats", "1", *ON_CPU, "--json", "run.json")
+        for words in ("NOT JUDGED", "1 races are too few", "not kept", "--repeats 100", "load average"):
+            self.assertIn(words, result.stdout)
+        with open(self.path(".flashcore", "calibration.json"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), before)
+        with open(self.path("run.json"), encoding="utf-8") as file:
+            (part,) = json.load(file)["results"]
+        self.assertEqual((part["repeats"], part["passed"]), (1, False))
+        self.assertGreaterEqual(part["machine"]["cores"], 1, "how busy the machine was")
+        self.assertIn("29", self.expect(NOT_JUDGED, "ab", "cpu_fwd:block_n=256", "cpu_fwd:block_n=128", *ON_CPU).stdout)
+
+    def test_self_test_reports_every_part(self):
+        result = self.expect(NOT_JUDGED, "ab", "--self-test", "--repeats", "2", "--device", "cpu", "--json", "self_test.json", "--quiet")
+        self.assertEqual(result.stdout.count("NOT JUDGED"), 3)
+        with open(self.path("self_test.json"), encoding="utf-8") as file:
+            document = json.load(file)
         self.assertEqual(document["schema"], "flashcore.ab-self-test/1")
         self.assertEqual([r["planted"] for r in document["results"]], [0, 0.03, 0.005])
         self.assertEqual([r["repeats"] for r in document["results"]], [2, 1, 1])
         self.assertTrue(all("others_busy" in r["machine"] for r in document["results"]))
-        self.assertEqual(result.returncode, DONE if document["passed"] else FAILED)
+        self.assertEqual([document["passed"], *(r["passed"] for r in document["results"])], [False] * 4)
+        # Too few races are no fault of the file; an edit is.
+        told = self.expect(DONE, "verify", "self_test.json").stdout
+        self.assertIn("it says itself that it did not pass", told)
+        self.assertNotIn("no digest", told)
+        document["created_at"] = "2026-11-26T09:48:27.891Z"
+        self.write("edited.json", json.dumps(document))
+        self.assertIn("its digest is of another one", self.expect(FAILED, "verify", "edited.json").stdout)
 
 
 class GateTest(CliTest):

@@ -280,14 +280,53 @@ TEST_F(CalibrationTest, TwiceAlphaIsTheLimit) {
   EXPECT_FALSE(Calibration{}.trusted()) << "nothing measured is no calibration";
 }
 
+TEST_F(CalibrationTest, FewRacesAreNone) {
+  calibration_.repeats = 1;
+  EXPECT_FALSE(calibration_.trusted());
+  EXPECT_TRUE(mentions(calibration_.why_not_trusted(), "had 1 races, and 100 are needed"))
+      << calibration_.why_not_trusted();
+  EXPECT_TRUE(mentions(save_calibration(file_, calibration_), "--repeats 100 or more"));
+  EXPECT_FALSE(find_calibration(file_, "h200", Regime::kGraph, Condition::kBurst));
+}
+
+TEST_F(CalibrationTest, FewerRacesDoNotLiftARefusal) {
+  calibration_.repeats = 200, calibration_.alarms = 29;
+  EXPECT_EQ(save_calibration(file_, calibration_), "");
+  const auto found = [&] { return find_calibration(file_, "h200", Regime::kGraph, Condition::kBurst)->alarms; };
+  calibration_.repeats = 199, calibration_.alarms = 0;
+  const std::string why = save_calibration(file_, calibration_);
+  EXPECT_TRUE(mentions(why, "--repeats 200 or more")) << why;
+  EXPECT_EQ(found(), 29);
+  calibration_.repeats = 200, calibration_.alarms = 8;
+  EXPECT_EQ(save_calibration(file_, calibration_), "");
+  EXPECT_EQ(found(), 8);
+  // One that is trusted gives way to any.
+  calibration_.repeats = 100, calibration_.alarms = 12;
+  EXPECT_EQ(save_calibration(file_, calibration_), "");
+  EXPECT_EQ(found(), 12);
+}
+
+TEST(JudgeAa, FewRacesAreNotJudged) {
+  AaOptions options;
+  AaResult r;
+  for (options.repeats = 1; options.repeats <= kLeastRaces; ++options.repeats) {
+    count_race({1, 0.999, 1.001}, 0.03, r);
+    const AaJudgement judgement = judge_aa(options, r, kLeastRaces);
+    EXPECT_EQ(judgement.judged, options.repeats == kLeastRaces) << judgement.sentence;
+    EXPECT_EQ(judgement.passed, judgement.judged);
+  }
+}
+
 TEST_F(CalibrationTest, TheLatestOfEachPlaceIsKept) {
   EXPECT_FALSE(find_calibration(file_, "h200", Regime::kGraph, Condition::kBurst));
-  save_calibration(file_, calibration_);
+  EXPECT_EQ(save_calibration(file_, calibration_), "");
   calibration_.alarms = 30;
-  save_calibration(file_, calibration_);
+  calibration_.machine.cores = 7;
+  EXPECT_EQ(save_calibration(file_, calibration_), "");
+  EXPECT_EQ(find_calibration(file_, "h200", Regime::kGraph, Condition::kBurst)->machine.cores, 7);
   calibration_.regime = Regime::kCold;
   calibration_.alarms = 1;
-  save_calibration(file_, calibration_);
+  EXPECT_EQ(save_calibration(file_, calibration_), "");
   EXPECT_EQ(find_calibration(file_, "h200", Regime::kGraph, Condition::kBurst)->alarms, 30);
   EXPECT_EQ(find_calibration(file_, "h200", Regime::kCold, Condition::kBurst)->alarms, 1);
   EXPECT_FALSE(find_calibration(file_, "a100", Regime::kGraph, Condition::kBurst));

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "lab/compare/aa.h"
+#include "lab/record/digest.h"
 
 namespace flashcore {
 namespace {
@@ -23,39 +24,85 @@ void set_races(json& part, std::vector<double> speedups) {
   part["speedups"] = speedups, part["ci95_low"] = lows, part["ci95_high"] = highs, part["alarms"] = alarms;
 }
 
-json part(const char* name, double wanted, double held, double effect, const char* verdict) {
+json part(const char* name, int repeats, double wanted, double held, double effect, const char* verdict) {
   json verdicts = {{"FASTER", 0}, {"SLOWER", 0}, {"SAME", 0}, {"INCONCLUSIVE", 0}};
-  verdicts[verdict] = 20;
+  verdicts[verdict] = repeats;
   json all = {{"name", name},         {"passed", true},        {"alpha", 0.05},
               {"margin", 0.03},       {"planted", held},       {"planted_wanted", wanted},
-              {"measured", effect},   {"repeats", 20},         {"launches_per_sample", 200},
+              {"measured", effect},   {"repeats", repeats},    {"launches_per_sample", 200},
               {"verdicts", verdicts}, {"failure", ""},         {"device", "h100"},
               {"problem", "stage"},   {"candidate", "ref_fwd"}};
-  set_races(all, std::vector<double>(20, 1 / (1 + effect)));
+  set_races(all, std::vector<double>(static_cast<std::size_t>(repeats), 1 / (1 + effect)));
   return all;
 }
 
 json honest() {
-  return {{"schema", kAaSelfTestSchema},
-          {"passed", true},
-          {"device", {{"key", "h100"}}},
-          {"results",
-           {part("A against A", 0, 0, 0, "SAME"), part("3% of extra work planted", 0.03, 0.03, 0.031, "SLOWER"),
-            part("0.5% of extra work planted", 0.005, 0.005, 0.004, "SAME")}}};
+  return {
+      {"schema", kAaSelfTestSchema},
+      {"passed", true},
+      {"device", {{"key", "h100"}}},
+      {"results",
+       {part("A against A", 200, 0, 0, 0, "SAME"), part("3% of extra work planted", 100, 0.03, 0.03, 0.031, "SLOWER"),
+        part("0.5% of extra work planted", 100, 0.005, 0.005, 0.004, "SAME")}}};
+}
+
+json sealed(json document) {
+  seal(document);
+  return document;
+}
+
+// The first `count` races of a part, with counts and a verdict that fit.
+void cut_to(json& part, std::size_t count) {
+  auto speedups = part["speedups"].get<std::vector<double>>();
+  speedups.resize(count);
+  set_races(part, speedups);
+  part["repeats"] = count;
+  for (json& verdict : part["verdicts"])
+    if (verdict != 0) verdict = count;
 }
 
 TEST(SelfTestFile, PassesByThePresentRule) {
-  const Verification v = verify_results_text(honest().dump(), "f");
+  const Verification v = verify_results_text(sealed(honest()).dump(), "f");
   EXPECT_TRUE(v.fresh) << v.reason;
   EXPECT_EQ(v.reason, "what it calls passed passes by the present rule, in 3 parts");
   EXPECT_TRUE(v.remarks.empty());
 }
 
+TEST(SelfTestFile, HasADigestOrSaysThatItHasNone) {
+  json edited = sealed(honest());
+  edited["created_at"] = "2026-11-26T09:48:27.891Z";
+  Verification v = verify_results_text(edited.dump(), "f");
+  ASSERT_EQ(v.wrong.size(), 1U);
+  EXPECT_EQ(v.wrong[0], "its text is not what the program wrote: its digest is of another one");
+  v = verify_results_text(honest().dump(), "f");
+  EXPECT_TRUE(v.fresh) << v.reason;
+  ASSERT_EQ(v.remarks.size(), 1U);
+  EXPECT_NE(v.remarks[0].find("it has no digest (measured before digests)"), std::string::npos) << v.remarks[0];
+}
+
+// Both were once called fresh.
+TEST(SelfTestFile, OfFewRacesHasNotPassed) {
+  json one_each = honest();
+  for (json& part : one_each["results"]) cut_to(part, 1);
+  Verification v = verify_results_text(sealed(one_each).dump(), "f");
+  ASSERT_EQ(v.wrong.size(), 3U);
+  EXPECT_NE(
+      v.wrong[0].find("A against A: it says that it passed, and did not: 1 races are too few to judge by, 200 are"),
+      std::string::npos)
+      << v.wrong[0];
+  EXPECT_NE(v.wrong[1].find("1 races are too few to judge by, 100 are needed"), std::string::npos) << v.wrong[1];
+  json without_alarms = honest();
+  cut_to(without_alarms["results"][0], 191);
+  v = verify_results_text(without_alarms.dump(), "f");
+  ASSERT_EQ(v.wrong.size(), 1U);
+  EXPECT_NE(v.wrong[0].find("191 races are too few to judge by, 200 are needed"), std::string::npos) << v.wrong[0];
+}
+
 TEST(SelfTestFile, ThatDidNotPassSaysSo) {
   json document = honest();
   document["passed"] = document["results"][0]["passed"] = false;
-  std::vector<double> speedups(20, 1);
-  std::fill_n(speedups.begin(), 4, 1.002);
+  std::vector<double> speedups(200, 1);
+  std::fill_n(speedups.begin(), 29, 1.002);
   set_races(document["results"][0], speedups);
   const Verification v = verify_results_text(document.dump(), "f");
   EXPECT_TRUE(v.wrong.empty());
@@ -76,15 +123,15 @@ TEST(SelfTestFile, OfAnOlderRuleIsStale) {
   EXPECT_TRUE(v.wrong.empty());
   ASSERT_EQ(v.stale.size(), 3U);
   EXPECT_NE(v.stale[0].why.find("does not keep the intervals"), std::string::npos) << v.stale[0].why;
-  ASSERT_EQ(v.remarks.size(), 5U);
+  ASSERT_EQ(v.remarks.size(), 6U) << "and that it has no digest";
   EXPECT_EQ(v.remarks[0], "A against A: it does not keep the intervals that it counts");
   EXPECT_EQ(v.remarks[2], "3% of extra work planted: it does not say how much extra work its samples held");
-  old["results"][2]["speedups"] = std::vector<double>(20, 1 / 1.0004);
+  old["results"][2]["speedups"] = std::vector<double>(100, 1 / 1.0004);
   v = verify_results_text(old.dump(), "f");
   EXPECT_FALSE(v.fresh);
   EXPECT_TRUE(v.wrong.empty());
   ASSERT_EQ(v.stale.size(), 3U);
-  EXPECT_EQ(v.remarks.size(), 5U) << "that it was planted is only what was asked for";
+  EXPECT_EQ(v.remarks.size(), 6U) << "that it was planted is only what was asked for";
   EXPECT_EQ(v.stale[2].name, "0.5% of extra work planted");
   EXPECT_NE(v.stale[2].why.find("passed by an older rule"), std::string::npos) << v.stale[2].why;
   EXPECT_NE(v.stale[2].why.find("the races found 0.04%"), std::string::npos) << v.stale[2].why;
@@ -100,18 +147,18 @@ TEST(SelfTestFile, SaysNothingThatItsRacesDoNotGive) {
   EXPECT_NE(wrong_of([](json& d) { d["results"][2]["planted"] = 0.0; }).find("it says that it passed, and did not"),
             std::string::npos);
   EXPECT_NE(wrong_of([](json& d) {
-              set_races(d["results"][0], std::vector<double>(20, 1.002));
+              set_races(d["results"][0], std::vector<double>(200, 1.002));
               d["results"][0].erase("measured");
-            }).find("20 of 20 races found a difference"),
+            }).find("200 of 200 races found a difference"),
             std::string::npos);
   EXPECT_NE(wrong_of([](json& d) { d["results"][0]["alarms"] = 3; }).find("counts 3 alarms"), std::string::npos);
   EXPECT_NE(wrong_of([](json& d) { d["results"][0]["ci95_low"][4] = 1.0005; }).find("its races give 1 alarms"),
             std::string::npos);
-  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["ci95_low"].erase(0); }).find("19 a lower and 20 an upper end"),
+  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["ci95_low"].erase(0); }).find("199 a lower and 200 an upper end"),
             std::string::npos);
   EXPECT_NE(wrong_of([](json& d) { d["results"][1]["measured"] = 0.03; }).find("its races give 0.031"),
             std::string::npos);
-  EXPECT_NE(wrong_of([](json& d) { d["results"][1]["repeats"] = 21; }).find("21 races are told"), std::string::npos);
+  EXPECT_NE(wrong_of([](json& d) { d["results"][1]["repeats"] = 101; }).find("101 races are told"), std::string::npos);
   EXPECT_NE(wrong_of([](json& d) { d["results"][1]["passed"] = false; }).find("one of its parts did not"),
             std::string::npos);
   EXPECT_NE(wrong_of([](json& d) { d["results"].erase(0); }).find("lacks the part 'A against A'"), std::string::npos);
@@ -129,7 +176,7 @@ TEST(SelfTestFile, SaysNothingThatItsRacesDoNotGive) {
             std::string::npos);
   EXPECT_NE(wrong_of([](json& d) { d["results"][1]["name"] = "A against A"; }).find("3.00% of extra work was to be"),
             std::string::npos);
-  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["sentence"] = "0 of 20"; }).find("it says '0 of 20'"),
+  EXPECT_NE(wrong_of([](json& d) { d["results"][0]["sentence"] = "0 of 200"; }).find("it says '0 of 200'"),
             std::string::npos);
   EXPECT_THROW(verify_results_text(json{{"schema", kAaSelfTestSchema}}.dump(), "f"), Error);
   json unreadable = honest();

@@ -40,17 +40,23 @@ void count_race(const Interval& speedup, double margin, AaResult& r) {
   r.lows.push_back(speedup.low), r.highs.push_back(speedup.high);
 }
 
-AaJudgement judge_aa(const AaOptions& options, const AaResult& r) {
+AaJudgement judge_aa(const AaOptions& options, const AaResult& r, int least_races) {
   if (r.repeats != options.repeats)
-    return {false, fmt::format("broke off after {} of {} races{}", r.repeats, options.repeats,
-                               r.failure.empty() ? "" : ": " + r.failure)};
+    return {false, false,
+            fmt::format("broke off after {} of {} races{}", r.repeats, options.repeats,
+                        r.failure.empty() ? "" : ": " + r.failure)};
   const std::string counts =
       fmt::format("{} SLOWER, {} FASTER, {} SAME, {} INCONCLUSIVE", r.slower, r.faster, r.same, r.inconclusive);
+  if (r.repeats < least_races)
+    return {false, false,
+            fmt::format("{} races are too few to judge by, {} are needed; {} found a difference; {}", r.repeats,
+                        least_races, r.alarms, counts)};
   if (options.planted_permille == 0)
-    return {r.alarms <= 2 * options.alpha * r.repeats,
+    return {true, r.alarms <= 2 * options.alpha * r.repeats,
             fmt::format("{} of {} races found a difference ({:.1f}%, at most {:.0f}% allowed); {}", r.alarms, r.repeats,
                         100 * r.alarm_rate(), 200 * options.alpha, counts)};
   AaJudgement judged;
+  judged.judged = true;
   if (options.planted_permille >= 1000 * options.margin) {
     judged.passed = r.slower >= 0.95 * r.repeats;
     judged.sentence = fmt::format("called SLOWER in {} of {} races ({:.1f}%, at least 95% wanted); {}", r.slower,

@@ -7,6 +7,7 @@
 #include "core/files.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
+#include "lab/compare/aa.h"
 
 namespace flashcore {
 namespace {
@@ -71,8 +72,15 @@ bool same_place(const Calibration& c, const std::string& device_key, Regime regi
 
 }  // namespace
 
+bool Calibration::trusted() const { return repeats >= kLeastRaces && alarms <= 2 * alpha * repeats; }
+
 std::string Calibration::why_not_trusted() const {
   if (trusted()) return "";
+  if (repeats < kLeastRaces)
+    return fmt::format(
+        "on {} ({}, {}) this measurement is not known to be right: {} against itself on {} had {} races, and {} are "
+        "needed. Run `flashcore ab --calibrate` again",
+        device_key, to_string(regime), to_string(condition), candidate, problem, repeats, kLeastRaces);
   return fmt::format(
       "on {} ({}, {}) this measurement cannot be trusted: of {} races of {} against itself on {}, {} found a "
       "difference "
@@ -85,15 +93,25 @@ std::filesystem::path calibration_file(const std::filesystem::path& store) {
   return store.parent_path() / "calibration.json";
 }
 
-void save_calibration(const std::filesystem::path& file, const Calibration& calibration) {
+std::string save_calibration(const std::filesystem::path& file, const Calibration& calibration) {
+  if (calibration.repeats < kLeastRaces)
+    return fmt::format("{} races are too few to know by: use --repeats {} or more", calibration.repeats, kLeastRaces);
   std::vector<Calibration> all = read_calibrations(file);
-  std::erase_if(all, [&](const Calibration& c) {
+  const auto here = [&](const Calibration& c) {
     return same_place(c, calibration.device_key, calibration.regime, calibration.condition);
-  });
+  };
+  for (const Calibration& c : all)
+    if (here(c) && !c.trusted() && c.repeats > calibration.repeats)
+      return fmt::format(
+          "the earlier one of {} races, {} of which found a difference, is refused, and fewer races do "
+          "not lift that: use --repeats {} or more",
+          c.repeats, c.alarms, c.repeats);
+  std::erase_if(all, here);
   all.push_back(calibration);
   std::error_code error;
   if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), error);
   write_file_atomically(file, json{{"schema", kCalibrationSchema}, {"calibrations", all}}.dump(2) + "\n");
+  return "";
 }
 
 std::optional<Calibration> find_calibration(const std::filesystem::path& file, const std::string& device_key,

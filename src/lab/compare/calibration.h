@@ -20,8 +20,8 @@ struct Calibration {
   int repeats = 0, alarms = 0;
   double alpha = 0.05;
   MachineReading machine;  // while it raced
-  // At or below twice alpha: what a verdict may rest on.
-  bool trusted() const { return repeats > 0 && alarms <= 2 * alpha * repeats; }
+  // kLeastRaces races (lab/compare/aa.h) or more, at or below twice alpha: what a verdict may rest on.
+  bool trusted() const;
   // One sentence for who wants a verdict nevertheless; empty if trusted.
   std::string why_not_trusted() const;
 };
@@ -32,7 +32,9 @@ std::vector<Calibration> parse_calibrations(std::string_view text, const std::st
 
 // Beside the store: one file for all devices, the latest calibration of each device, regime and condition.
 std::filesystem::path calibration_file(const std::filesystem::path& store);
-void save_calibration(const std::filesystem::path& file, const Calibration& calibration);
+// In words why it was not kept; empty if it was. One of fewer than kLeastRaces races never is, and one that is refused
+// gives way only to as many races: the fewer there are, the likelier do they find nothing.
+std::string save_calibration(const std::filesystem::path& file, const Calibration& calibration);
 // None if there is none. Error kBadInput if the file is not one.
 std::optional<Calibration> find_calibration(const std::filesystem::path& file, const std::string& device_key,
                                             Regime regime, Condition condition);

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "lab/compare/aa.h"
+#include "lab/record/digest.h"
 #include "lab/verify/row_facts.h"
 
 namespace flashcore {
@@ -119,11 +120,12 @@ void compare_parts(const json& document, const json& parts, std::vector<std::str
     wrong.push_back(fmt::format("it was made at {}, which is later than now", text_in(document, "created_at")));
 }
 
-// The share that a part of this name plants.
-bool is_of_its_name(const Part& part) {
-  return std::any_of(std::begin(kAaParts), std::end(kAaParts), [&](const AaPart& known) {
-    return part.name == known.name && part.options.planted_permille == known.planted_permille;
+// What a self-test calls so, if it plants the same share.
+const AaPart* find_known(const Part& part) {
+  const auto* const known = std::find_if(std::begin(kAaParts), std::end(kAaParts), [&](const AaPart& one) {
+    return part.name == one.name && part.options.planted_permille == one.planted_permille;
   });
+  return known == std::end(kAaParts) ? nullptr : known;
 }
 
 }  // namespace
@@ -141,12 +143,13 @@ Verification verify_self_test(const json& document, const std::string& origin) {
         v.wrong.push_back(fmt::format("{}: {}", part.name, why));
         continue;
       }
-      if (!is_of_its_name(part)) {
+      const AaPart* known = find_known(part);
+      if (!known) {
         v.wrong.push_back(fmt::format("{}: {:.2f}% of extra work was to be planted in it", part.name,
                                       part.options.planted_permille / 10.0));
         continue;
       }
-      const AaJudgement judged = judge_aa(part.options, part.result);
+      const AaJudgement judged = judge_aa(part.options, part.result, known->least_races);
       // Older files have other words.
       if (const std::string told = text_in(rows[i], "sentence");
           !told.empty() && !part.result.lows.empty() && told != judged.sentence)
@@ -168,6 +171,16 @@ Verification verify_self_test(const json& document, const std::string& origin) {
       throw_bad_input("part {} of '{}' cannot be read ({}): run the self-test again", i + 1, origin, e.what());
     }
   compare_parts(document, rows, v.wrong);
+  switch (seal_of(document)) {
+    case Seal::kIntact: break;
+    case Seal::kBroken:
+      v.wrong.emplace_back("its text is not what the program wrote: its digest is of another one");
+      break;
+    case Seal::kNone:
+      v.remarks.emplace_back(
+          "it has no digest (measured before digests): an edit of its races together with what they are counted to is "
+          "not seen");
+  }
   v.fresh = v.stale.empty() && v.wrong.empty();
   v.reason =
       !v.wrong.empty()   ? "what it says does not hold together: " + v.wrong.front()
