@@ -5,6 +5,7 @@
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
+#include "core/error.h"
 #include "core/files.h"
 #include "lab/compare/bench.h"
 
@@ -26,13 +27,24 @@ Painted verdict_of(const Verification& v, const Console& console) {
   return console.paint("fresh", Tone::kGood);
 }
 
+struct VerifyArguments {
+  Common common;
+  std::vector<std::string> files;
+  bool recording = false, rederive = false, recompute = false;
+};
+
 // A file whose figures are wrong is left to whoever looks for the reason.
-void record(const std::vector<std::string>& files, Console& console) {
+void record(const std::vector<std::string>& files, bool rederive, Console& console) {
   std::vector<RecordedProvenance> recorded;  // of all before any is written
-  for (const std::string& file : files) recorded.push_back(with_provenance(read_file(file), file));
+  for (const std::string& file : files) recorded.push_back(with_provenance(read_file(file), file, rederive));
   for (std::size_t i = 0; i < files.size(); ++i) {
     if (!recorded[i].wrong.empty()) {
       console.summary("{}: its figures are wrong, and nothing is recorded in it", files[i]);
+      if (recorded[i].not_derived > 0)
+        console.line(
+            "  {} without a digest would get other figures from the samples: an older flashcore derived them, or the "
+            "samples were edited. --rederive writes them, and the file says so from then on",
+            plural(static_cast<std::int64_t>(recorded[i].not_derived), "result"));
       continue;
     }
     if (recorded[i].rows + recorded[i].derived > 0) write_file_atomically(files[i], recorded[i].text);
@@ -44,7 +56,9 @@ void record(const std::vector<std::string>& files, Console& console) {
   }
 }
 
-int verify(const Common& common, const std::vector<std::string>& files, bool recording, bool recompute) {
+int verify(const VerifyArguments& options) {
+  const auto& [common, files, recording, rederive, recompute] = options;
+  if (rederive && !recording) throw_bad_input("--rederive belongs to --record: add it, or leave --rederive out");
   std::vector<NamedFile> read;
   for (const std::string& file : files) read.push_back({"the results to verify", file});
   require_distinct({{"--json", common.json}}, read);
@@ -54,7 +68,7 @@ int verify(const Common& common, const std::vector<std::string>& files, bool rec
   std::vector<Verification> verifications;
   for (const std::string& file : files) verifications.push_back(verify_results(file, recompute));
   if (recording) {
-    record(files, console);
+    record(files, rederive, console);
     for (std::size_t i = 0; i < files.size(); ++i) verifications[i] = verify_results(files[i], recompute);
   }
   nlohmann::json results = nlohmann::json::array();
@@ -101,19 +115,21 @@ int verify(const Common& common, const std::vector<std::string>& files, bool rec
 }  // namespace
 
 Run add_verify(CLI::App& app) {
-  auto common = std::make_shared<Common>();
-  auto files = std::make_shared<std::vector<std::string>>();
-  auto recording = std::make_shared<bool>(false), recompute = std::make_shared<bool>(false);
-  app.add_option("files", *files, "results files, as results/h200/canonical.json")->required()->type_name("FILE");
-  app.add_flag("--record", *recording,
-               "derive the figures anew from the samples, and write into fresh rows the hashes of their text and "
-               "launches, and who compiles their code");
+  auto options = std::make_shared<VerifyArguments>();
+  app.add_option("files", options->files, "results files, as results/h200/canonical.json")
+      ->required()
+      ->type_name("FILE");
+  app.add_flag("--record", options->recording,
+               "derive the figures of rows with a digest anew from the samples, and write into fresh "
+               "rows the hashes of their text and launches, and who compiles their code");
+  app.add_flag("--rederive", options->rederive,
+               "with --record: derive those of rows without a digest too, and write into them that it was done");
   app.add_flag(
-      "--recompute", *recompute,
+      "--recompute", options->recompute,
       "compile fresh rows of a GPU again for their registers, and compute the correctness bounds again: minutes");
-  add_common(app, *common, kJson);
+  add_common(app, options->common, kJson);
   add_examples(app, {"verify fresh.json", "verify stale.json  # exit 1", "verify --record fresh.json"});
-  return [common, files, recording, recompute] { return verify(*common, *files, *recording, *recompute); };
+  return [options] { return verify(*options); };
 }
 
 }  // namespace flashcore::cli

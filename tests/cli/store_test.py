@@ -180,14 +180,33 @@ class VerifyTest(CliTest):
             row["peers"][0]["ci95"] = [0.9999 * row["peers"][0]["speedup"], 1.0001 * row["peers"][0]["speedup"]]
         older = self.write("older.json", json.dumps(document))
         self.assertIn("WRONG", self.expect(FAILED, "verify", older).stdout)
-        recorded = self.expect(DONE, "verify", "--record", older).stdout
+        # They have no digest: their samples may as well have been edited.
+        refused = self.expect(FAILED, "verify", "--record", older).stdout
+        self.assertIn("nothing is recorded in it", refused)
+        self.assertIn("%d results without a digest would get other figures" % len(document["results"]), refused)
+        self.expect_error(BAD_USAGE, ["--rederive", "--record"], "verify", "--rederive", older)
+        recorded = self.expect(DONE, "verify", "--record", "--rederive", older).stdout
         self.assertIn("derived the figures of %d results anew from the samples and ceilings that it keeps" % len(document["results"]), recorded)
+        self.assertIn("derived anew from samples without a digest", self.expect(DONE, "verify", older).stdout)
         with open(older, encoding="utf-8") as file:
-            self.assertEqual(self.without_hashes(json.load(file)), honest)
+            derived = json.load(file)
+        for row in derived["results"]:
+            self.assertRegex(row.pop("rederived_without_digest"), r"^\d{4}-\d\d-\d\dT")
+        self.assertEqual(self.without_hashes(derived), honest)
         # A time that is wrong by other evidence stays as it is.
         document["results"][0]["correct"]["passed"] = False
         wrong = self.write("wrong.json", json.dumps(document))
-        self.assertIn("nothing is recorded in it", self.expect(FAILED, "verify", "--record", wrong).stdout)
+        self.assertIn("nothing is recorded in it", self.expect(FAILED, "verify", "--record", "--rederive", wrong).stdout)
+
+    def test_edited_samples_without_a_digest_are_not_laundered(self):
+        document = self.one_row_of_each_family()
+        peer = document["results"][0]["peers"][0]
+        peer["samples_us"] = [[2 * sample for sample in session] if session else session for session in peer["samples_us"]]
+        edited = self.write("edited.json", json.dumps(document))
+        for recording in ([], ["--record"]):
+            self.assertIn("WRONG", self.expect(FAILED, "verify", *recording, edited).stdout)
+        with open(edited, encoding="utf-8") as file:
+            self.assertEqual(json.load(file), document)
 
     def without_hashes(self, document):
         """What is recorded is of the text that is here, which may be a later one than the file's, of the same code."""

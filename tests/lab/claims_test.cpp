@@ -149,6 +149,7 @@ TEST(Claims, WhatContradictsTheRestIsNamedWithoutADigest) {
 TEST(Claims, WhatNobodyCanCheckIsToldAndNoFault) {
   json document = without_digests(honest_document());
   EXPECT_NE(remarks_on(document).find("it has no digest (measured before digests)"), std::string::npos);
+  EXPECT_NE(remarks_on(document).find("samples together with their figures is not seen either"), std::string::npos);
   document = honest_document();
   document["results"][0].erase(kDigest);
   seal(document);

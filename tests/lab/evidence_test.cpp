@@ -7,8 +7,10 @@
 
 #include <functional>
 
+#include "lab/compare/bench.h"
 #include "lab/compare/peer_rows.h"
 #include "lab/compare/peer_sessions.h"
+#include "lab/record/digest.h"
 #include "lab/verify/audit.h"
 
 namespace flashcore {
@@ -188,7 +190,7 @@ TEST(Evidence, SessionsThatRanSlowlyAreNamed) {
                                       "other programs kept a quarter of a core or more busy in session 1 of one"}));
 }
 
-TEST(Evidence, FiguresOfOlderStatisticsAreDerivedAnew) {
+json row_of_older_statistics() {
   json row = honest_row();
   row["device"].update({{"id", "cuda:0"}, {"memory_bytes", 1}, {"driver", "1"}, {"name", "NVIDIA H200"}});
   row["device"]["limits"] = {{"kind", "cuda"},
@@ -207,12 +209,35 @@ TEST(Evidence, FiguresOfOlderStatisticsAreDerivedAnew) {
                                {"empty_launch_us", 0.6}};
   row["floor_us"] = 0.61;
   row["peers"][0]["ci95"] = {2.04, 2.06};
+  return row;
+}
+
+TEST(Evidence, FiguresOfOlderStatisticsAreDerivedAnew) {
+  const json row = row_of_older_statistics();
   const std::optional<json> anew = with_figures_anew(row);
   ASSERT_TRUE(anew);
   EXPECT_NEAR((*anew)["floor_us"].get<double>(), 1.19, 0.02);
   EXPECT_LT((*anew)["peers"][0]["ci95"][0].get<double>(), 2.0);
   EXPECT_TRUE(audit_results({{"results", {*anew}}}).empty()) << audit_results({{"results", {*anew}}}).front();
   EXPECT_FALSE(with_figures_anew(*anew)) << "it has them now";
+}
+
+// Of a row without a digest nobody knows whether the statistics are older or the samples edited.
+TEST(Evidence, WithoutADigestFiguresAreDerivedAnewOnRequestAlone) {
+  json document = {{"schema", kBenchSchema}, {"results", {row_of_older_statistics()}}};
+  RecordedProvenance recorded = with_provenance(document.dump(), "f");
+  EXPECT_EQ(recorded.not_derived, 1U);
+  EXPECT_EQ(recorded.derived, 0U);
+  EXPECT_FALSE(recorded.wrong.empty());
+  recorded = with_provenance(document.dump(), "f", true);
+  ASSERT_TRUE(recorded.wrong.empty()) << recorded.wrong.front();
+  EXPECT_EQ(recorded.derived, 1U);
+  EXPECT_TRUE(json::parse(recorded.text)["results"][0].contains(kRederived));
+  seal_results(document, true);
+  recorded = with_provenance(document.dump(), "f");
+  ASSERT_TRUE(recorded.wrong.empty()) << recorded.wrong.front();
+  EXPECT_EQ(recorded.derived, 1U);
+  EXPECT_FALSE(json::parse(recorded.text)["results"][0].contains(kRederived));
 }
 
 }  // namespace

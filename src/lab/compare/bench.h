@@ -81,11 +81,14 @@ Verification verify_results_text(std::string_view text, const std::string& origi
 // record_provenance (lab/record/freshness.h) of each row, and of how many rows either changed anything. Nothing of a
 // file that the audit finds wrong all the same: `wrong` has its words. Error kBadInput for what would not be written
 // back as it was: a byte order mark, CR LF, an integer beyond 64 bits.
+// Rows without a digest get other figures only if `rederive`, and say so from then on: that their figures do not follow
+// may be an older flashcore's doing, or an edit of their samples.
 struct RecordedProvenance {
   std::string text;
   std::size_t rows = 0, derived = 0;
+  std::size_t not_derived = 0;  // would get other figures by `rederive`
   std::vector<std::string> wrong;
 };
-RecordedProvenance with_provenance(std::string_view text, const std::string& origin);
+RecordedProvenance with_provenance(std::string_view text, const std::string& origin, bool rederive = false);
 
 }  // namespace flashcore

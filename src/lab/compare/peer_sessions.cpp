@@ -275,6 +275,7 @@ void seal_appended(json& appended, const json& earlier, const json& row) {
     const json counted = member(earlier, kSessionsBeforeDigests);
     if (!earlier.contains(kDigest)) appended[kSessionsBeforeDigests] = kept;
     else if (!counted.is_null()) appended[kSessionsBeforeDigests] = counted;
+    if (const json when = member(earlier, kRederived); !when.is_null()) appended[kRederived] = when;
   }
   seal(appended);
 }

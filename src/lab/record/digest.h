@@ -11,6 +11,9 @@ namespace flashcore {
 inline constexpr const char* kDigest = "digest";
 // How many of a row's first sessions were measured before digests: what `flashcore peers --append` found without one.
 inline constexpr const char* kSessionsBeforeDigests = "sessions_before_digests";
+// When a row without a digest was given the figures of its samples anew (`flashcore verify --record --rederive`): who
+// had edited the samples before has the edit in the figures since.
+inline constexpr const char* kRederived = "rederived_without_digest";
 
 // SHA-256 of all members but "digest", as 64 hex digits: of what they say, not of blanks or of the order of names.
 std::string digest_of(const nlohmann::json& object);

@@ -67,15 +67,17 @@ class ClaimsAudit {
 
   void digests() {
     claims_.wrong = find_edited(document_);
-    std::vector<std::string> without, before;
+    std::vector<std::string> without, before, rederived;
     for (const json& row : rows_) {
       if (!row.is_object()) continue;
       if (seal_of(row) == Seal::kNone) without.push_back(name_of_row(row));
       if (row.contains(kSessionsBeforeDigests)) before.push_back(name_of_row(row));
+      if (row.contains(kRederived)) rederived.push_back(name_of_row(row));
     }
     if (without.size() == rows_.size())
       claims_.remarks.emplace_back(
-          "it has no digest (measured before digests): an edit of what no figure follows from is not seen");
+          "it has no digest (measured before digests): an edit of what no figure follows from is not seen, and an edit "
+          "of samples together with their figures is not seen either");
     else if (!without.empty())
       claims_.remarks.push_back(
           fmt::format("{} no digest (measured before digests), and other results have one", have(without)));
@@ -84,6 +86,11 @@ class ClaimsAudit {
     if (!before.empty())
       claims_.remarks.push_back(
           fmt::format("{} sessions from before digests: an edit of those is not seen", have(before)));
+    if (!rederived.empty())
+      claims_.remarks.push_back(
+          fmt::format("{} figures that were derived anew from samples without a digest (verify --record --rederive): "
+                      "an edit of the samples before that is not seen",
+                      have(rederived)));
   }
 
   static std::string have(const std::vector<std::string>& names) {

@@ -15,6 +15,7 @@
 #include "lab/compare/peer_rows.h"
 #include "lab/record/digest.h"
 #include "lab/record/freshness.h"
+#include "lab/record/trial.h"
 #include "lab/verify/audit.h"
 #include "lab/verify/claims.h"
 #include "lab/verify/recompute.h"
@@ -178,7 +179,7 @@ Verification verify_results_text(std::string_view text, const std::string& origi
   return verification;
 }
 
-RecordedProvenance with_provenance(std::string_view text, const std::string& origin) {
+RecordedProvenance with_provenance(std::string_view text, const std::string& origin, bool rederive) {
   const json read = parse_results(text, origin);
   require_our_spelling(text, origin);
   RecordedProvenance recorded;
@@ -189,7 +190,13 @@ RecordedProvenance with_provenance(std::string_view text, const std::string& ori
   for (nlohmann::ordered_json& row : rows) {
     const std::optional<json> anew = with_figures_anew(json(row));
     if (!anew) continue;
+    const bool has_digest = row.contains(kDigest);  // of this text: claims_of has asked
+    if (!has_digest && !rederive) {
+      ++recorded.not_derived;
+      continue;
+    }
     ++recorded.derived;
+    if (!has_digest) row[kRederived] = now_iso8601();
     for (const auto& [name, value] : anew->items())
       if (json(row[name]) != value) row[name] = value;
   }
