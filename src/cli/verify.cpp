@@ -23,6 +23,7 @@ Painted verdict_of(const Verification& v, const Console& console) {
   if (!v.wrong.empty()) return console.paint("WRONG", Tone::kBad);
   if (!v.stale.empty()) return console.paint("STALE", Tone::kBad);
   if (!v.unknown.empty()) return console.paint("UNKNOWN", Tone::kBad);
+  if (v.timed == 0) return console.paint("EMPTY", Tone::kBad);
   if (!v.without_samples.empty()) return console.paint("UNCONFIRMED", Tone::kBad);
   return console.paint("fresh", Tone::kGood);
 }
@@ -72,12 +73,13 @@ int verify(const VerifyArguments& options) {
     for (std::size_t i = 0; i < files.size(); ++i) verifications[i] = verify_results(files[i], recompute);
   }
   nlohmann::json results = nlohmann::json::array();
-  std::size_t failed = 0, unjudged = 0;
+  std::size_t failed = 0, unjudged = 0, not_passed = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {
     const Verification& v = verifications[i];
     const bool is_failed = !v.wrong.empty() || !v.stale.empty(), is_confirmed = v.fresh && v.without_samples.empty();
     failed += is_failed;
     unjudged += !is_failed && !is_confirmed;
+    not_passed += is_confirmed && v.did_not_pass;
     const Painted verdict = verdict_of(v, console);
     if (is_confirmed) {
       console.line("{}  {}: {}", verdict, files[i], v.reason);
@@ -95,6 +97,8 @@ int verify(const VerifyArguments& options) {
     for (std::size_t w = 1; w < v.wrong.size(); ++w) console.line("  {}", v.wrong[w]);
     results.push_back({{"file", files[i]},
                        {"fresh", v.fresh},
+                       {"did_not_pass", v.did_not_pass},
+                       {"timed", v.timed},
                        {"reason", v.reason},
                        {"stale", rows_json(v.stale)},
                        {"unknown", rows_json(v.unknown)},
@@ -108,7 +112,11 @@ int verify(const VerifyArguments& options) {
                        {"unmeasured", v.unmeasured}});
   }
   write_json(common, {{"schema", "flashcore.verify/1"}, {"results", results}});
-  console.summary("{} fresh, {} stale or wrong, {} not confirmed", files.size() - failed - unjudged, failed, unjudged);
+  const std::size_t fresh = files.size() - failed - unjudged;
+  const std::string of_fresh = not_passed == 0       ? ""
+                               : not_passed == fresh ? ", which did not pass"
+                                                     : fmt::format(" ({} of which did not pass)", not_passed);
+  console.summary("{} fresh{}, {} stale or wrong, {} not confirmed", fresh, of_fresh, failed, unjudged);
   return failed > 0 ? kFailed : unjudged > 0 ? kNotJudged : kDone;
 }
 

@@ -96,6 +96,7 @@ class AbTest(CliTest):
         # Too few races are no fault of the file; an edit is.
         told = self.expect(DONE, "verify", "self_test.json").stdout
         self.assertIn("it says itself that it did not pass", told)
+        self.assertIn("1 fresh, which did not pass, 0 stale or wrong, 0 not confirmed", told)
         self.assertNotIn("no digest", told)
         document["created_at"] = "2026-11-26T09:48:27.891Z"
         self.write("edited.json", json.dumps(document))

@@ -151,6 +151,20 @@ class VerifyTest(CliTest):
             (verdict,) = json.load(file)["results"]
         self.assertEqual((verdict["fresh"], verdict["times_without_samples"], verdict["without_samples"]), (True, [row["problem"]], []))
 
+    def test_a_file_in_which_nothing_was_measured_is_not_fresh(self):
+        self.expect(DONE, "bench", *PROBLEM, "--json", "r.json")
+        with open(self.path("r.json"), encoding="utf-8") as file:
+            document = without_digests(json.load(file))
+        row = document["results"][0]
+        row.update(time_us=None, ended="crashed", message="m")
+        withheld = self.write("withheld.json", json.dumps(document))
+        self.assertIn("it has samples, and no time", self.expect(FAILED, "verify", withheld).stdout)
+        del row["samples_us"]
+        crashed = self.write("crashed.json", json.dumps(document))
+        told = self.expect(NOT_JUDGED, "verify", crashed).stdout
+        self.assertIn("nothing was measured: none of its 1 results has a time", told)
+        self.assertIn("0 fresh, 0 stale or wrong, 1 not confirmed", told)
+
     def test_recording_changes_nothing_else(self):
         self.expect(DONE, "bench", *PROBLEM, "--json", "r.json")
         with open(self.path("r.json"), "rb") as file:

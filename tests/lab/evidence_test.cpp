@@ -165,6 +165,7 @@ TEST(Evidence, APeerOfOtherRowsIsThereOrTheRowSaysWhyNot) {
   EXPECT_NE(wrong[0].find("the peer cudnn is in other rows and not in this one"), std::string::npos) << wrong[0];
   json untimed = rows;
   untimed[1]["time_us"] = nullptr, untimed[1]["ended"] = "crashed";
+  for (json& session : untimed[1]["measured"]) session["ended"] = "crashed";
   EXPECT_TRUE(audit_results({{"results", untimed}}).empty());
   // A peer run writes what it knows of it, and keeps what was known.
   note_silent_absences(rows);
@@ -173,6 +174,33 @@ TEST(Evidence, APeerOfOtherRowsIsThereOrTheRowSaysWhyNot) {
   rows[1]["refused"]["cudnn"] = "head_dim 512: at most 256";
   note_silent_absences(rows);
   EXPECT_EQ(rows[1]["refused"]["cudnn"], "head_dim 512: at most 256");
+}
+
+// A time that is worse than one would like was once taken out like this.
+TEST(Evidence, ARowWithoutATimeSaysHowItsSessionsEnded) {
+  json row = honest_row();
+  row["device"].erase("limits");
+  row["time_us"] = nullptr, row["ended"] = "error";
+  const std::string words =
+      "b1_h8_s512_d64_fp16: it has no time, and session {} has samples and does not say how it ended";
+  EXPECT_EQ(audit_results({{"results", {row}}}),
+            (std::vector<std::string>{fmt::format(fmt::runtime(words), 1), fmt::format(fmt::runtime(words), 2)}));
+  row["measured"][0]["ended"] = "error";
+  EXPECT_EQ(audit_results({{"results", {row}}}), (std::vector<std::string>{fmt::format(fmt::runtime(words), 2)}));
+  row["measured"][1]["ended"] = "error";
+  EXPECT_TRUE(audit_results({{"results", {row}}}).empty());
+  // Earlier sessions of a row that is withdrawn went well: the one that withdrew it says so.
+  json withdrawn = honest_row();
+  withdrawn["device"].erase("limits");
+  withdrawn["time_us"] = nullptr, withdrawn["ended"] = "incorrect";
+  EXPECT_EQ(audit_results({{"results", {withdrawn}}}).size(), 2U);
+  withdrawn["measured"].push_back({{"run", "peers-3"}, {"ended", "incorrect"}, {"message", "m"}});
+  EXPECT_TRUE(audit_results({{"results", {withdrawn}}}).empty());
+  json of_bench = {{"problem", "b1_h8_s512_d64_fp16"}, {"name", "one"}, {"time_us", nullptr}, {"ended", "error"}};
+  EXPECT_TRUE(audit_results({{"results", {of_bench}}}).empty());
+  of_bench["samples_us"] = {10.0, 10.1};
+  EXPECT_EQ(audit_results({{"results", {of_bench}}}),
+            (std::vector<std::string>{"b1_h8_s512_d64_fp16: it has samples, and no time"}));
 }
 
 TEST(Evidence, SessionsThatRanSlowlyAreNamed) {

@@ -108,6 +108,8 @@ TEST(SelfTestFile, ThatDidNotPassSaysSo) {
   EXPECT_TRUE(v.wrong.empty());
   EXPECT_EQ(v.reason,
             "it says itself that it did not pass: A against A; the other 2 of 3 parts pass by the present rule");
+  EXPECT_TRUE(v.did_not_pass);
+  EXPECT_FALSE(verify_results_text(honest().dump(), "f").did_not_pass);
 }
 
 TEST(SelfTestFile, OfAnOlderRuleIsStale) {

@@ -330,7 +330,17 @@ TEST_F(TuneTest, BenchTimesThePinnedCandidateAndItsFileVerifies) {
 
   const fs::path results = folder_ / "results.json";
   write_file_atomically(results, json.dump());
-  EXPECT_TRUE(verify_results(results).fresh);
+  const Verification verified = verify_results(results);
+  EXPECT_TRUE(verified.fresh) << verified.reason;
+  EXPECT_TRUE(verified.reason.starts_with("all 2 results (1 of them with a time) were measured")) << verified.reason;
+  nlohmann::json nothing_timed = json;
+  nothing_timed["results"].erase(0);
+  nothing_timed.erase("digest");
+  write_file_atomically(results, nothing_timed.dump());
+  const Verification nothing = verify_results(results);
+  EXPECT_FALSE(nothing.fresh);
+  EXPECT_TRUE(nothing.wrong.empty());
+  EXPECT_EQ(nothing.reason, "nothing was measured: none of its 1 results has a time");
   nlohmann::json old = json;
   old["results"][0]["source_hash"] = "another";
   write_file_atomically(results, old.dump());

@@ -49,8 +49,10 @@ nlohmann::json bench_json(const std::vector<Trial>& trials, const std::optional<
 nlohmann::json bench_row(const Trial& trial);
 
 struct Verification {
-  bool fresh = false;
-  std::string reason;  // one sentence
+  bool fresh = false;         // never of a file in which nothing was timed
+  bool did_not_pass = false;  // a self-test that says so itself, fresh or not
+  std::size_t timed = 0;      // results with a time; of a self-test its parts
+  std::string reason;         // one sentence
   struct StaleRow {
     std::size_t row;  // in the file's order
     std::string name, why;

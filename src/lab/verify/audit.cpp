@@ -194,12 +194,40 @@ std::vector<std::string> remarks_on_sessions(const json& rows) {
   return remarks;
 }
 
+bool has_list(const json& object, const char* key) {
+  const json list = object.value(key, json());
+  return list.is_array() && !list.empty();
+}
+
+// Who keeps samples publishes a time, or says of each session how it ended: a bad time would else be withheld by taking
+// it out. A row that was wrong in one session loses those before (append_session), which went well.
+void audit_withheld(const json& result, std::vector<std::string>& complaints) {
+  const std::string id = id_of(result);
+  if (has_list(result, "samples_us")) complaints.push_back(fmt::format("{}: it has samples, and no time", id));
+  const json sessions = result.value("measured", json());
+  if (!sessions.is_array()) return;
+  const json incorrect(Ended::kIncorrect);
+  const bool is_withdrawn = result.value("ended", json()) == incorrect &&
+                            std::any_of(sessions.begin(), sessions.end(), [&](const json& session) {
+                              return session.is_object() && session.value("ended", json()) == incorrect;
+                            });
+  if (is_withdrawn) return;
+  std::size_t number = 0;
+  for (const json& session : sessions) {
+    ++number;
+    if (session.is_object() && has_list(session, "samples_us") && !session.value("ended", json()).is_string())
+      complaints.push_back(
+          fmt::format("{}: it has no time, and session {} has samples and does not say how it ended", id, number));
+  }
+}
+
 void audit_row(const json& result, Audit& found) {
   const auto time = result.find("time_us");
   const std::string id = id_of(result);
   if (time == result.end() || !time->is_object()) {
     if (result.value("ended", json()) == "passed")
       found.wrong.push_back(fmt::format("{}: it passed, and has no time", id));
+    audit_withheld(result, found.wrong);
     return;
   }
   try {

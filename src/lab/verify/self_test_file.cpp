@@ -182,6 +182,8 @@ Verification verify_self_test(const json& document, const std::string& origin) {
           "not seen");
   }
   v.fresh = v.stale.empty() && v.wrong.empty();
+  v.timed = rows.size();
+  v.did_not_pass = document.value("passed", json()) != json(true);
   v.reason =
       !v.wrong.empty()   ? "what it says does not hold together: " + v.wrong.front()
       : !v.stale.empty() ? v.stale.front().name + ": " + v.stale.front().why

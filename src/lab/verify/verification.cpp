@@ -19,6 +19,7 @@
 #include "lab/verify/audit.h"
 #include "lab/verify/claims.h"
 #include "lab/verify/recompute.h"
+#include "lab/verify/row_facts.h"
 #include "lab/verify/self_test_file.h"
 
 namespace flashcore {
@@ -70,13 +71,15 @@ std::string reason_of(const Verification& v, std::size_t rows) {
   if (!v.wrong.empty()) return "what it says does not hold together: " + v.wrong.front();
   if (!v.stale.empty()) return first_of(v.stale, "are stale");
   if (!v.unknown.empty()) return first_of(v.unknown, "are neither known to be fresh nor to be stale");
+  if (v.timed == 0) return fmt::format("nothing was measured: none of its {} results has a time", rows);
   if (!v.without_samples.empty())
     return fmt::format(
         "{} of {} results were measured on what the source now is, and keep no raw samples: their figures cannot be "
         "checked. `flashcore peers` keeps samples: measure them again",
         v.without_samples.size(), rows);
   const std::size_t bare = v.times_without_samples.size();
-  return fmt::format("all {} results were measured on what the source now is for them{}{}", rows,
+  const std::string timed = v.timed == rows ? "" : fmt::format(" ({} of them with a time)", v.timed);
+  return fmt::format("all {} results{} were measured on what the source now is for them{}{}", rows, timed,
                      v.same_code.empty() ? "" : fmt::format(" ({}: text changed, same code)", v.same_code.size()),
                      bare == 0 ? "" : fmt::format("; no raw samples kept of {}: nothing confirms their times", bare));
 }
@@ -122,7 +125,8 @@ void seal_again(nlohmann::ordered_json& object) {
 Claims claims_of(const json& document) { return audit_claims(document, static_cast<double>(std::time(nullptr))); }
 
 void judge_whole(Verification& verification, std::size_t rows) {
-  verification.fresh = verification.stale.empty() && verification.unknown.empty() && verification.wrong.empty();
+  verification.fresh = verification.stale.empty() && verification.unknown.empty() && verification.wrong.empty() &&
+                       verification.timed > 0;
   verification.reason = reason_of(verification, rows);
 }
 
@@ -145,6 +149,7 @@ Verification verify_results_text(std::string_view text, const std::string& origi
   const json document = parse_results(text, origin);
   Verification verification;
   const json& rows = document["results"];
+  verification.timed = static_cast<std::size_t>(std::count_if(rows.begin(), rows.end(), is_timed));
   const std::vector<JudgedRow> judged = judge_rows(rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!judged[i].unreadable.empty())
