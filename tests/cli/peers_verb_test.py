@@ -125,6 +125,8 @@ class PeersTest(CliTest):
         self.assertLessEqual(peer["ci95"][0], peer["speedup"])
         self.assertLess(peer["rel_error"], 1e-5)
         self.assertEqual(session["timed_in"], "the laboratory")
+        self.assertEqual((session["condition"], session["measure_ms"]), ("burst", 0), "no word of the row alone")
+        self.assertGreaterEqual(session["launches"], 1)
         self.assertGreater(row["floor_us"], 0)
         self.assertTrue(row["source_hash"] and row["chosen_by"])
 

@@ -44,6 +44,7 @@ json honest_document() {
                     {"device", {{"driver", "580 (CUDA 13.0)"}, {"limits", {{"kind", "cuda"}}}}},
                     {"regime", "graph"},
                     {"condition", "burst"},
+                    {"chosen_by", "dispatch"},
                     {"code_hash", "code"},
                     {"compiler", "NVRTC 13.0 (109338064 bytes)"},
                     {"registers", 96},
@@ -165,6 +166,56 @@ TEST(Claims, WhatNobodyCanCheckIsToldAndNoFault) {
   EXPECT_EQ(remarks_on(document),
             "the condition is burst in mission\nthe condition is sustained in small\n"
             "flashcore 0.0.9 measured small, and this is " FLASHCORE_VERSION);
+}
+
+TEST(Claims, AConditionIsThatOfItsSessions) {
+  json document = without_digests(honest_document());
+  json& row = document["results"][0];
+  json& session = row["measured"][1];
+  row["condition"] = "sustained";
+  EXPECT_EQ(wrong_in(document), "") << "sessions of older files do not say theirs";
+  session["measure_ms"] = 0;
+  EXPECT_EQ(wrong_in(document),
+            "small: its condition is \"sustained\", and each sample of session 2 took 0 ms (0: a burst)");
+  session.erase("measure_ms");
+  session["condition"] = "burst";
+  EXPECT_EQ(wrong_in(document), "small: its condition is \"sustained\", and that of session 2 \"burst\"");
+  session["condition"] = "sustained", session["measure_ms"] = 200;
+  EXPECT_EQ(wrong_in(document), "");
+  row["condition"] = "burst", session["condition"] = "burst";
+  EXPECT_EQ(wrong_in(document),
+            "small: its condition is \"burst\", and each sample of session 2 took 200 ms (0: a burst)");
+}
+
+// Whether dispatch would choose it is asked only of what dispatch chose: with another word stale rows were fresh.
+TEST(Claims, WhoElseChoseACandidateIsNamed) {
+  json document = honest_document();
+  document["results"][0]["chosen_by"] = "caller";
+  document["results"][1].erase("chosen_by");
+  seal_results(document, true);
+  EXPECT_EQ(wrong_in(document), "");
+  EXPECT_EQ(remarks_on(document),
+            "nobody is named who chose the candidate of mission: whether dispatch would choose it now is not asked\n"
+            "'caller' chose the candidate of small: whether dispatch would choose it now is not asked");
+}
+
+TEST(Claims, FiguresDerivedAnewWithoutADigestAreNamed) {
+  json document = honest_document();
+  document["results"][0][kRederived] = "2026-11-26T10:00:00.000Z";
+  seal_results(document, true);
+  EXPECT_NE(remarks_on(document).find("small has figures that were derived anew from samples without a digest"),
+            std::string::npos)
+      << remarks_on(document);
+  // Further sessions leave that as it is.
+  json appended = document["results"][0];
+  const json earlier = appended;
+  json row = earlier;
+  row.erase(kRederived);
+  row["measured"] = {session_of_day(22)};
+  appended["measured"].push_back(session_of_day(22));
+  appended.erase(kRederived);
+  seal_appended(appended, earlier, row);
+  EXPECT_TRUE(appended.contains(kRederived));
 }
 
 TEST(Claims, ProblemsOfTheSuiteWithoutARowAreNamed) {

@@ -31,6 +31,11 @@ TEST(Runs, WhatAProcessHasOneOfIsNotTwo) {
   };
   EXPECT_EQ(wrong_of([](json& r) { r[1]["measured"][0]["commit"] = "d"; }),
             "two: session 1 of r1 has the commit \"d\", and one: session 1 of the same run \"c\"");
+  EXPECT_EQ(wrong_of([](json& r) {
+              r[0]["measured"][1]["condition"] = "burst";
+              r[1]["measured"][1]["condition"] = "sustained";
+            }),
+            "two: session 2 of r2 has the condition \"sustained\", and one: session 2 of the same run \"burst\"");
   EXPECT_EQ(wrong_of([](json& r) { r[1]["measured"][1].erase("boot"); }), "0 complaints") << "it ended early";
   EXPECT_EQ(wrong_of([](json& r) { r[1]["measured"][0]["samples_us"].erase(3); }),
             "two: session 1 has 12 rounds and 11 samples");

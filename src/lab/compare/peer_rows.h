@@ -4,7 +4,8 @@
 // check.
 //
 //   "measured": [{"began_at", "measured_at", "run", "boot", "commit", "driver", "rounds", "order_seed", "timed_in",
-//                 "clock_mhz", "load_average", "cores", "environment", "samples_us": [...], "laboratory_us": [...]},
+//                 "condition", "launches", "measure_ms", "clock_mhz", "load_average", "cores", "environment",
+//                 "samples_us": [...], "laboratory_us": [...]},
 //                ...]                                                              one entry for each session
 //   A session that went wrong has "ended" and "message" and no "samples_us": no figure is made of it.
 //   "peers": [{"name", "version", "notes", "samples_us": [[...] or null, ...], ...}]       null: not in that session

@@ -148,6 +148,9 @@ class PeerRun {
     session.update({{"driver", trial.device.driver},
                     {"rounds", options_.rounds},
                     {"order_seed", order_seed},
+                    {"condition", to_string(options_.condition)},
+                    {"launches", own.launches},
+                    {"measure_ms", measure_ms()},
                     {"timed_in", own.name == kLaboratory ? "the laboratory" : "the peers' process"},
                     {"clock_mhz", own.clock_mhz()},
                     {"load_average", {trial.machine.load_before, trial.machine.load_after}},
@@ -185,7 +188,7 @@ class PeerRun {
                      {"candidate", trial.candidate()},
                      {"regime", regime()},
                      {"seed", options_.seed},
-                     {"sample_us", options_.condition == Condition::kSustained ? kSustainedSampleUs : 0.0}};
+                     {"sample_us", is_sustained() ? kSustainedSampleUs : 0.0}};
     put_problem(question, problem);
     std::vector<Party> parties;
     int launches = 0;
@@ -223,7 +226,6 @@ class PeerRun {
 
   void take_rounds(std::vector<Party>& parties, std::uint64_t order_seed) {
     SplitMix random(order_seed);
-    const bool sustained = options_.condition == Condition::kSustained;
     const double gap_ms = options_.gap_ms >= 0 ? options_.gap_ms : options_.on_gpu ? kPeerGapMsGpu : kPeerGapMsCpu;
     std::vector<std::size_t> order(parties.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -233,7 +235,7 @@ class PeerRun {
       for (const std::size_t i : order) {
         if (stop_ && stop_()) throw Cancelled("stopped between two samples");
         std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(gap_ms));
-        programs_.sample(parties[i], sustained ? kSustainedWarmUpMs : 0, sustained ? kSustainedMs : 0);
+        programs_.sample(parties[i], is_sustained() ? kSustainedWarmUpMs : 0, measure_ms());
       }
     }
   }
@@ -340,6 +342,9 @@ class PeerRun {
     if (row["peers"].empty()) store_->append(trial);
   }
 
+  bool is_sustained() const { return options_.condition == Condition::kSustained; }
+  // Of each sample; 0: one series of launches.
+  double measure_ms() const { return is_sustained() ? kSustainedMs : 0; }
   std::string regime() const { return std::string(to_string(options_.on_gpu ? Regime::kGraph : Regime::kWarm)); }
 
   const PeersOptions& options_;

@@ -52,6 +52,7 @@ class ClaimsAudit {
       words();
       versions();
       correctness_bound();
+      choice();
       sessions();
     }
     coverage();
@@ -208,6 +209,12 @@ class ClaimsAudit {
     }
   }
 
+  void choice() {
+    if (!is_timed(*row_)) return;
+    const std::string chosen_by = text_in(*row_, "chosen_by");
+    if (chosen_by != to_string(ChosenBy::kDispatch)) chosen_otherwise_[chosen_by].push_back(name_);
+  }
+
   void sessions() {
     const json environment = part(*row_, "environment");
     const std::string driver = text_in(part(*row_, "device"), "driver");
@@ -221,6 +228,7 @@ class ClaimsAudit {
       ++number;
       if (!session.is_object()) continue;
       dates(number, session);
+      condition_of(number, session);
       const std::string of_session = text_in(session, "driver");
       if (session.contains("samples_us")) {
         if (!of_session.empty() && !driver.empty() && of_session != driver)
@@ -252,6 +260,21 @@ class ClaimsAudit {
                text_in(session, began ? "began_at" : "measured_at"));
   }
 
+  // Files from before 26 November 2026 say the condition once for a row: nothing there would contradict another word.
+  void condition_of(std::size_t number, const json& session) {
+    const std::string condition = text_in(*row_, "condition"), of_session = text_in(session, "condition");
+    if (condition.empty()) return;
+    if (!of_session.empty() && of_session != condition)
+      complain("its condition is \"{}\", and that of session {} \"{}\"", excerpt(condition), number,
+               excerpt(of_session));
+    const json measure_ms = session.value("measure_ms", json());
+    if (!measure_ms.is_number()) return;
+    const bool is_sustained = condition == to_string(Condition::kSustained);
+    if (is_sustained != (measure_ms.get<double>() > 0))
+      complain("its condition is \"{}\", and each sample of session {} took {} ms (0: a burst)", excerpt(condition),
+               number, measure_ms.dump());
+  }
+
   // What is no sample is of the latest session that has samples.
   void compare_with_latest(const json& environment, const json& latest) {
     const auto began = began_at_of(latest), ended = time_in(latest, "measured_at");
@@ -281,6 +304,10 @@ class ClaimsAudit {
     if (conditions_.size() > 1)
       for (const auto& [condition, names] : conditions_)
         claims_.remarks.push_back(fmt::format("the condition is {} in {}", excerpt(condition), list_names(names)));
+    for (const auto& [chosen_by, names] : chosen_otherwise_)
+      claims_.remarks.push_back(fmt::format(
+          "{} chose the candidate of {}: whether dispatch would choose it now is not asked",
+          chosen_by.empty() ? "nobody is named who" : fmt::format("'{}'", excerpt(chosen_by)), list_names(names)));
     for (const auto& [version, names] : versions_)
       claims_.remarks.push_back(
           fmt::format("flashcore {} measured {}, and this is {}", version, list_names(names), FLASHCORE_VERSION));
@@ -297,6 +324,7 @@ class ClaimsAudit {
   std::set<std::string> names_of_suites_;
   std::map<std::string, std::pair<json, std::string>> registers_;  // by code hash, and of which row
   std::map<std::string, std::vector<std::string>> conditions_, versions_;
+  std::map<std::string, std::vector<std::string>> chosen_otherwise_;  // timed rows, by who chose; "": not said
 };
 
 }  // namespace

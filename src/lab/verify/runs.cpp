@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kOfProcess[] = {"boot", "commit", "dirty", "driver", "cores", "rounds"};
+constexpr const char* kOfProcess[] = {"boot",  "commit", "dirty",     "driver",
+                                      "cores", "rounds", "condition", "measure_ms"};
 // Fewer may be alike by chance.
 constexpr std::size_t kManySamples = 8;
 

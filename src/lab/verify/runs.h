@@ -7,8 +7,8 @@
 
 namespace flashcore {
 
-// Of a results file's rows, one sentence for each contradiction: another boot, commit, driver, number of cores or of
-// rounds within a run; not as many samples as rounds; two sessions with the same samples.
+// Of a results file's rows, one sentence for each contradiction: another boot, commit, driver, condition, number of
+// cores or of rounds within a run; not as many samples as rounds; two sessions with the same samples.
 std::vector<std::string> audit_runs(const nlohmann::json& rows);
 
 }  // namespace flashcore
