@@ -36,7 +36,7 @@ struct RunArguments {
 struct Result {
   HostTensor o;
   std::vector<float> lse;
-  std::optional<double> time_us = std::nullopt;  // none on an emulated GPU
+  std::optional<double> time_us = std::nullopt;  // none on an emulated GPU, or if nobody asked
 };
 
 FieldValue parse_side(const std::string& window, std::string_view side) {
@@ -84,7 +84,7 @@ void check_output(const char* flag, const std::string& file, DType dtype) {
   check_output_file(flag, file);
 }
 
-Result compute(Device& device, const Candidate& candidate, const UserTensors& user) {
+Result compute(Device& device, const Candidate& candidate, const UserTensors& user, bool time) {
   const PlacedProblem& problem = user.problem;
   const ProblemLayouts layouts = make_layouts(problem);
   std::vector<std::unique_ptr<Buffer>> buffers;
@@ -120,8 +120,8 @@ Result compute(Device& device, const Candidate& candidate, const UserTensors& us
   const Launch launch = loaded.bind(args);
   launch();
   device.synchronize();
-  constexpr double kOneLaunch = 1;     // microseconds a sample must last: one launch is enough
-  if (!device.info().limits.emulated)  // which has no time
+  constexpr double kOneLaunch = 1;             // microseconds a sample must last: one launch is enough
+  if (time && !device.info().limits.emulated)  // which has no time
     result.time_us = device.make_timer(std::span(&launch, 1), Regime::kWarm, kOneLaunch)->sample().time_us;
   device.download(result.o.data.data(), o->data(), o_bytes);
   device.download(result.lse.data(), lse->data(), lse_bytes);
@@ -180,19 +180,22 @@ int run(const RunArguments& options) {
                                                 "asked for", ChosenBy::kCaller};
 
   Console console(options.common.quiet, json_on_stdout(options.common));
-  const Result result = compute(*device, choice.candidate, user);
+  // A time is told only of a result that was compared.
+  const Result result = compute(*device, choice.candidate, user, options.check);
   console.line("{} on {} ({}): {}, {}", user.problem.id(), device->info().name, device->info().id,
                choice.candidate.print(), choice.reason);
-  if (result.time_us)
-    console.line("one launch took {} ({}); `flashcore bench` measures properly", human_time_us(*result.time_us),
-                 report::throughput(user.problem, *result.time_us));
   nlohmann::json json = {{"problem", user.problem.id()},
                          {"device", device->info().id},
                          {"family", choice.candidate.family->name()},
                          {"config", choice.candidate.family->space().to_json(choice.candidate.config)},
                          {"reason", choice.reason},
-                         {"time_us", result.time_us ? nlohmann::json(*result.time_us) : nlohmann::json()}};
+                         {"time_us", nullptr}};
   const bool correct = !options.check || check_result(console, user, result, json);
+  if (correct && result.time_us) {
+    console.line("one launch took {} ({}); `flashcore bench` measures properly", human_time_us(*result.time_us),
+                 report::throughput(user.problem, *result.time_us));
+    json["time_us"] = *result.time_us;
+  }
   if (correct) {
     if (!options.out.empty()) write_tensor(options.out, output_tensor(result.o, layout, user.had_batch), "o");
     if (!options.lse.empty()) write_tensor(options.lse, lse_tensor(result.lse, user.problem, user.had_batch), "lse");
@@ -249,7 +252,8 @@ Run add_run(CLI::App& app) {
       ->type_name("NAME=FILE,...")
       ->delimiter(',');
   app.add_option("--layout", options->layout, "order of the axes in the files: bhsd | bshd")->capture_default_str();
-  app.add_flag("--check", options->check, "compare with fp64; outside the bound: exit 1, nothing written");
+  app.add_flag("--check", options->check,
+               "compare with fp64; within the bound: a time, too; outside: exit 1, nothing written");
   add_common(app, options->common, kDevice | kFamily | kConfig | kJson);
   add_examples(
       app,

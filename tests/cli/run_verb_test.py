@@ -46,6 +46,22 @@ class RunTest(CliTest):
         self.assertIn("written: " + self.path("o.npy"), text)
         self.assertNotIn("not kept", text)
 
+    def test_a_time_is_told_only_after_the_comparison_with_fp64(self):
+        flags = write_qkv(self.folder)
+        text = self.expect(DONE, "run", "--device", "cpu", *flags, "--json", "r.json").stdout
+        self.assertNotIn("one launch took", text)
+        self.assertIsNone(self.only_result("r.json")["time_us"])
+        text = self.expect(DONE, "run", "--device", "cpu", *flags, "--check", "--json", "r.json").stdout
+        self.assertLess(text.index("correct: "), text.index("one launch took"))
+        result = self.only_result("r.json")
+        self.assertTrue(result["correct"]["passed"])
+        self.assertGreater(result["time_us"], 0)
+
+    def only_result(self, name):
+        with open(self.path(name), encoding="utf-8") as file:
+            (result,) = json.load(file)["results"]
+        return result
+
     def shape_of_npy(self, name):
         with open(self.path(name), "rb") as file:
             header = file.read(200).decode("latin-1")
