@@ -61,7 +61,7 @@ std::string complaint_of(const json& row) {
 TEST(Evidence, OfAnHonestRowIsComplete) {
   EXPECT_EQ(complaint_of(honest_row()), "");
   json sampled = honest_row();
-  sampled["correct"]["level"] = "full, rows sampled";
+  sampled["correct"]["level"] = "full, rows sampled, inputs unchecked";
   EXPECT_EQ(complaint_of(sampled), "");
   json withdrawn = honest_row();  // a session that went wrong is none that can be the same
   withdrawn["measured"].push_back({{"run", "peers-1"}, {"ended", "crashed"}, {"message", "m"}});

@@ -77,6 +77,24 @@ TEST(BenchRow, SaysWhereRowsWereSampled) {
   EXPECT_EQ(level(R"([{"all_rows": true}, {"all_rows": false}])"), "full, rows sampled");
 }
 
+TEST(BenchRow, SaysWhereInputsWereNotChecked) {
+  Trial trial;
+  trial.error.emplace();
+  trial.bound.emplace();
+  const auto level = [&](bool inputs_checked, bool all_rows) {
+    trial.gates = {{Gate::kCorrectness,
+                    GateStatus::kPassed,
+                    "",
+                    {{"level", "full"},
+                     {"inputs_checked", inputs_checked},
+                     {"patterns", nlohmann::json::array({{{"all_rows", all_rows}}})}}}};
+    return bench_row(trial).at("correct").at("level").get<std::string>();
+  };
+  EXPECT_EQ(level(true, true), "full");
+  EXPECT_EQ(level(false, true), "full, inputs unchecked");
+  EXPECT_EQ(level(false, false), "full, rows sampled, inputs unchecked");
+}
+
 TEST_F(PublishingTest, AbRefusesItOnEitherSideAndGatesEveryProcess) {
   AbOptions options;
   options.device = "fake";

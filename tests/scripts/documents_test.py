@@ -20,6 +20,7 @@ NUMBERS = [
     ("correctness.md", r"do not see a gain below (\d+)%", r"kQuartile = 0\.25, kRatio = 1\.(\d)", 0.1),
     ("correctness.md", r"\(and ([\d.]+) us, on a CPU", r"kJitterUsCuda = ([\d.]+)", 1),
     ("correctness.md", r"us, on a CPU ([\d.]+) us\)", r"kJitterUsCpu = ([\d.]+)", 1),
+    ("correctness.md", r"where they are at most (\d+) MiB together", r"kInputCheckLimit = std::size_t\{(\d+)\} << 20", 1),
     ("correctness.md", r"\*\*(\d+) × max\(ideal, predicted\)\*\*", r"kBoundFactor = ([\d.]+)", 1),
     ("long-context.md", r"less (\d+)% of all", r"kNeedleLoss = ([\d.]+)", 0.01),
     ("long-context.md", r"Fewer than (\d+) keys are refused", r"kFewestNeedleKeys = (\d+)", 1),

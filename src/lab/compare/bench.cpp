@@ -61,6 +61,12 @@ bool has_unseen_rows(const Trial& t) {
   });
 }
 
+// They are larger than Operands::kInputCheckLimit. Trials from before that was recorded say nothing.
+bool has_unchecked_inputs(const Trial& t) {
+  const Verdict* verdict = find_gate(t, Gate::kCorrectness);
+  return verdict && verdict->evidence.is_object() && verdict->evidence.value("inputs_checked", json()) == json(false);
+}
+
 }  // namespace
 
 json bench_row(const Trial& t) {
@@ -89,7 +95,8 @@ json bench_row(const Trial& t) {
   if (const Verdict* counters = find_gate(t, Gate::kCounters)) result["counters"] = counters->evidence;
   // "full": every data pattern, every row, and all that a call may differ in.
   if (const auto level = gate_level(t); level && result["correct"].is_object())
-    result["correct"]["level"] = word_of(*level) + (has_unseen_rows(t) ? ", rows sampled" : "");
+    result["correct"]["level"] = word_of(*level) + (has_unseen_rows(t) ? ", rows sampled" : "") +
+                                 (has_unchecked_inputs(t) ? ", inputs unchecked" : "");
   if (t.timing) {
     const Timing& timing = *t.timing;
     result["time_us"] = {{"p10", timing.p10_us}, {"p50", timing.p50_us}, {"p90", timing.p90_us}};

@@ -25,7 +25,8 @@ class Operands {
  public:
   // Red zones surround every buffer: a tile of 128 rows of 256 halves written one tile too far still lands in one.
   static constexpr std::size_t kRedZoneBytes = 64 << 10;
-  // Above this many input bytes, changed_input() is not worth its download and says nothing.
+  // Above this many input bytes, changed_input() is not worth its download and says nothing. The gate's evidence has
+  // "inputs_checked", and the level of a results row says it.
   static constexpr std::size_t kInputCheckLimit = std::size_t{512} << 20;
 
   // Every address is a multiple of 256 bytes plus its offset, of which the bytes before count as a red zone.
