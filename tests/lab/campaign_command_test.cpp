@@ -1,5 +1,5 @@
 // The commands of a campaign as child processes.
-#include "lab/campaign/run.h"
+#include "lab/campaign/command.h"
 
 #include <gtest/gtest.h>
 

@@ -4,15 +4,11 @@
 #include <cctype>
 #include <chrono>
 
-#include "core/child_process.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "core/foreign_text.h"
-#include "core/process_end.h"
 #include "kernels/source_hash.h"
-#include "lab/campaign/fields.h"
 #include "lab/campaign/summary.h"
-#include "lab/gates/pair.h"
 #include "lab/record/trial.h"
 
 namespace flashcore {
@@ -21,34 +17,9 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// From SIGINT to the kill: a verb ends within seconds and keeps the results that it has.
-constexpr std::chrono::seconds kInterruptGrace{5};
-// Exit codes: the verb's own for an environment that lacks something, and of a program that could not be executed.
-constexpr int kLacksSomething = 4, kNotStarted = 127;
-constexpr std::size_t kKeptLog = std::size_t{4} << 20;
-
 double seconds_from(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The last line that is no warning: a verb's verdict comes before those.
-std::string said_in(const std::string& errors, const std::string& output) {
-  std::string last;
-  for (const std::string* text : {&errors, &output}) {
-    std::string_view rest = *text;
-    while (!rest.empty()) {
-      const std::size_t start = rest.rfind('\n');
-      const std::string_view line = start == std::string_view::npos ? rest : rest.substr(start + 1);
-      const std::size_t word = line.find_first_not_of(' ');
-      const bool warns = word == std::string_view::npos || line.substr(word).starts_with("warning: ") ||
-                         line.starts_with("flashcore: warning: ");
-      if (!warns) return excerpt(std::string(line.substr(word)), 300);
-      if (last.empty() && word != std::string_view::npos) last = excerpt(std::string(line.substr(word)), 300);
-      rest = start == std::string_view::npos ? std::string_view() : rest.substr(0, start);
-    }
-  }
-  return last;
-}
-
-// Each argument once, without the amounts of time that follow a phase's share.
+// Without the amounts of time, which follow a phase's share.
 std::vector<std::string> without_times(const std::vector<std::string>& argv) {
   std::vector<std::string> words;
   for (std::size_t i = 0; i < argv.size(); ++i) {
@@ -76,30 +47,6 @@ bool still_holds(const std::filesystem::path& folder, const CampaignCommand& the
     return file.parent_path() / "" != folder / "" || is_there(file);
   });
 }
-
-// Of ab, whose exit code is 1 for a candidate that failed its gates and for an inert field, too.
-bool is_slower(const json& document) {
-  const json& results = lenient::list(document, "results");
-  return !results.empty() && std::all_of(results.begin(), results.end(), [](const json& result) {
-    return lenient::text(result, "ended") == to_string(PairEnded::kMeasured) &&
-           lenient::text(result, "verdict") == to_string(SpeedVerdict::kSlower) &&
-           lenient::list(result, "inert_fields").empty();
-  });
-}
-
-// Of crosscheck, which could not judge: no tool that is another than this program gave a time. Without PyTorch none
-// does.
-bool lacks_tools(const json& document) {
-  const json& results = lenient::list(document, "results");
-  return !results.empty() && std::all_of(results.begin(), results.end(), [](const json& result) {
-    const json& methods = lenient::list(result, "methods");
-    return !methods.empty() && std::all_of(methods.begin(), methods.end(), [](const json& method) {
-      return lenient::flag(method, "in_process").value_or(false) || !lenient::field(method, "time_us").is_object();
-    });
-  });
-}
-
-constexpr const char* kTriedAgain = "--resume tries it again";
 
 class Campaign {
  public:
@@ -340,124 +287,7 @@ void require_same_campaign(const CampaignState& earlier, const CampaignState& no
   differs("phases", names(earlier), names(now));
 }
 
-// Of the Python package whose want ended a program: "No module named 'torch'". Empty: it said no such thing.
-std::string missing_package(std::string_view said) {
-  constexpr std::string_view kSign = "No module named ";
-  const std::size_t at = said.find(kSign);
-  if (at == std::string_view::npos) return "";
-  std::string name;
-  for (const char c : said.substr(at + kSign.size())) {
-    if (c == '\'' && name.empty()) continue;
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') break;
-    name += c;
-  }
-  return name;
-}
-
-std::string skipped_for(const std::string& package, const std::string& python) {
-  const std::string how = package == "flashcore"
-                              ? "`pip wheel . && pip install flashcore-*.whl` in a checkout "
-                                "installs it, or PYTHONPATH names its folder python and FLASHCORE_LIBRARY "
-                                "its build/libflashcore.so"
-                              : fmt::format("`{} -m pip install {}` gets it", python, package);
-  return fmt::format("skipped: the Python package {} is missing; {}; or name a Python that has it with --python",
-                     package, how);
-}
-
 }  // namespace
-
-CommandEnd run_command(const std::vector<std::string>& argv, const Variables& variables,
-                       const std::filesystem::path& log, double seconds, const std::function<bool()>& stop) {
-  CommandEnd end;
-  std::vector<std::string> command = argv;
-  if (!command.empty() && command.front().find('/') == std::string::npos) {
-    command.front() = find_program(command.front());
-    if (command.front().empty()) {
-      end.how = fmt::format("{} is not on PATH", argv.front());
-      end.no_program = true;
-      return end;
-    }
-  }
-  // By env, which becomes the program: this process's own environment stays as it is.
-  if (!variables.empty()) {
-    std::vector<std::string> prefix = {find_program("env")};
-    for (const auto& [name, value] : variables) prefix.push_back(name + "=" + value);
-    command.insert(command.begin(), prefix.begin(), prefix.end());
-  }
-  ChildProcess child(command);
-  const auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  std::string kept, line;
-  const auto read_until = [&](Clock::time_point until, const std::function<bool()>& cancelled) {
-    auto talk = ChildProcess::Talk::kDone;
-    while ((talk = child.read_line(line, until, cancelled)) == ChildProcess::Talk::kDone)
-      if (kept.size() < kKeptLog) kept += line + "\n";
-    return talk;
-  };
-  const auto take_end = [&] {
-    const std::string how = child.how_it_ended();
-    if (how.starts_with("exited")) end.exit_code = child.exit_code();
-    else end.how = how;
-  };
-  const auto talk = read_until(deadline, stop);
-  if (talk == ChildProcess::Talk::kClosed) {
-    take_end();
-  } else {
-    end.cancelled = talk == ChildProcess::Talk::kCancelled;
-    child.interrupt();
-    const bool ended = read_until(Clock::now() + kInterruptGrace, {}) == ChildProcess::Talk::kClosed;
-    if (!ended) child.kill();
-    if (end.cancelled && ended) take_end();
-    else if (end.cancelled) end.how = fmt::format("was killed {} s later", kInterruptGrace.count());
-    else if (talk == ChildProcess::Talk::kTimeout) {
-      end.how = fmt::format("was still running after {:.0f} s and was ended", seconds);
-      end.out_of_time = true;
-    } else end.how = "wrote a line without end and was ended";
-  }
-  const std::string errors = child.stderr_tail();
-  // A verb that judged and failed says it in the last line of its summary.
-  if (!kept.empty() && kept.back() == '\n') kept.pop_back();
-  end.said = said_in(errors, kept);
-  write_file_atomically(log, kept + (kept.empty() ? "" : "\n") + errors + (errors.empty() ? "" : "\n"));
-  return end;
-}
-
-void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_view phase, const json& document) {
-  command.exit_code = end.exit_code;
-  const std::string said = end.said.empty() ? "" : ": " + end.said;
-  command.verdict = PhaseVerdict::kNotJudged;
-  command.lacked = end.no_program || end.exit_code == kLacksSomething || end.exit_code == kNotStarted;
-  const bool is_python = command.argv.size() > 1 && command.argv[1] == "-m";
-  if (const std::string package = missing_package(end.said); is_python && end.exit_code > 0 && !package.empty()) {
-    command.reason = skipped_for(package, command.argv.front());
-    command.lacked = true;
-  } else if (end.exit_code < 0) {
-    command.reason = "the command " + end.how + (end.out_of_time ? fmt::format(" ({})", kTriedAgain) : "") + said;
-  } else if (end.exit_code == 0) {
-    command.verdict = PhaseVerdict::kPassed;
-  } else if (end.said.find("unknown verb") != std::string::npos) {
-    command.reason = fmt::format("this flashcore has no verb '{}'", command.argv.size() > 1 ? command.argv[1] : "");
-  } else if (phase == "trials" && end.exit_code == 1 && is_slower(document)) {
-    command.verdict = PhaseVerdict::kPassed;  // that it is slower is an answer
-  } else if (end.exit_code == 1 && is_python && !document.is_object()) {
-    command.lacked = true;  // a program that ends so before its work lacks what it imports
-    command.reason = fmt::format("{} ended with 1 before it judged anything{}", command.argv.front(), said);
-  } else if (end.exit_code == 1) {
-    command.verdict = PhaseVerdict::kFailed;
-    command.reason = "it judged, and failed" + said;
-  } else {
-    command.lacked = command.lacked || (end.exit_code == 2 && phase == "crosscheck" && lacks_tools(document));
-    const std::string what = end.exit_code == 3                 ? "it was not accepted"
-                             : end.exit_code == kLacksSomething ? "the environment lacks something"
-                                                                : fmt::format("it ended with {}", end.exit_code);
-    // That 2 could not judge is the verdict, which stands before the reason.
-    command.reason = end.exit_code == 2 && !end.said.empty() ? end.said : what + said;
-  }
-  if (command.lacked) command.reason += fmt::format("; {}", kTriedAgain);
-  if (phase == "trials" && (end.exit_code == 0 || end.exit_code == 1 || end.exit_code == 2))
-    if (const json& results = lenient::list(document, "results"); !results.empty())
-      command.answer = lenient::text(results.front(), "verdict");
-}
 
 // "6 trials: 1 faster, 4 inconclusive, 1 failed; details in ledger.json": of each a sentence is too much for a line.
 std::string count_trials(const CampaignPhase& phase) {
