@@ -153,6 +153,11 @@ ChildProcess::Talk ChildProcess::read_line(std::string& line, Clock::time_point 
   }
 }
 
+std::string ChildProcess::take_unfinished_line() {
+  searched_ = 0;
+  return std::exchange(pending_, {});
+}
+
 void ChildProcess::interrupt() { process_->interrupt(); }
 
 void ChildProcess::kill() { process_->end(); }

@@ -36,6 +36,9 @@ class ChildProcess {
   Talk send_line(const std::string& line, Clock::time_point deadline, const std::function<bool()>& cancelled);
   Talk read_line(std::string& line, Clock::time_point deadline, const std::function<bool()>& cancelled);
 
+  // What it wrote behind its last newline. Of a worker that is half an answer; of a program with a log, its last words.
+  std::string take_unfinished_line();
+
   void interrupt();  // SIGINT for it and its process group, so that it may save what it has
   void kill();       // and all that descends from it
   // Waits a few seconds for a child that should have ended, then ends it: "was ended by signal SIGSEGV (Segmentation

@@ -66,6 +66,17 @@ TEST(ChildProcess, AnInterruptReachesTheWholeGroupAndLetsItSave) {
   EXPECT_EQ(child.how_it_ended(), "exited with code 2");
 }
 
+// Half a line is no answer; whoever keeps a log wants it all the same.
+TEST(ChildProcess, WhatLacksItsNewlineIsNoLineAndIsKept) {
+  ChildProcess child(shell("echo whole; printf half"));
+  std::string line;
+  ASSERT_EQ(child.read_line(line, soon(), {}), Talk::kDone);
+  EXPECT_EQ(child.read_line(line, soon(), {}), Talk::kClosed);
+  EXPECT_EQ(line, "whole");
+  EXPECT_EQ(child.take_unfinished_line(), "half");
+  EXPECT_EQ(child.take_unfinished_line(), "");
+}
+
 // A shell's background job ignores SIGINT, and so does all that it starts.
 TEST(ChildProcess, AnInterruptArrivesWhereTheProgramIgnoresIt) {
   const auto before = signal(SIGINT, SIG_IGN);

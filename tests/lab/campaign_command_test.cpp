@@ -56,5 +56,22 @@ TEST(RunCommand, EndsAreToldApart) {
   EXPECT_TRUE(none.no_program);
 }
 
+// A verdict may lack its newline, and may come behind more than a log keeps.
+TEST(RunCommand, TheLastWordsAreKept) {
+  const test::TemporaryFolder folder;
+  const auto log = folder.path() / "log";
+  EXPECT_EQ(shell(log, "echo first; printf 'SLOWER than before'; exit 1").said, "SLOWER than before");
+  EXPECT_EQ(read_file(log), "first\nSLOWER than before\n");
+  const CommandEnd chatty = shell(log, "echo begin; seq -f %099.0f 60000; echo 'FASTER at last'", 60);
+  EXPECT_EQ(chatty.said, "FASTER at last");
+  const std::string kept = read_file(log);
+  EXPECT_LT(kept.size(), (std::size_t{4} << 20) + 100);
+  EXPECT_TRUE(kept.starts_with("begin\n0000"));
+  EXPECT_TRUE(kept.ends_with("00060000\nFASTER at last\n"));
+  // "begin", the lines of 100 bytes and the verdict, less the two ends of 2 MiB.
+  const std::size_t cut = 6 + 6'000'000 + 15 - (std::size_t{4} << 20);
+  EXPECT_NE(kept.find("\n[" + std::to_string(cut) + " bytes cut]\n"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace flashcore

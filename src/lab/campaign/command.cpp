@@ -22,7 +22,33 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kInterruptGrace{5};
 // Exit codes: the verb's own for an environment that lacks something, and of a program that could not be executed.
 constexpr int kLacksSomething = 4, kNotStarted = 127;
-constexpr std::size_t kKeptLog = std::size_t{4} << 20;
+// Of each end of a log. A program that writes more is chatty or broken; its verdict is in the last line all the same.
+constexpr std::size_t kKeptLog = std::size_t{2} << 20;
+
+// The head and the tail of an output, and in between what was cut.
+class KeptLog {
+ public:
+  void add(std::string_view text) {
+    const std::string_view first = text.substr(0, kKeptLog - head_.size());
+    head_ += first;
+    tail_ += text.substr(first.size());
+    // Twice as much is kept meanwhile: to cut at each line would move 2 MiB for each.
+    if (tail_.size() > 2 * kKeptLog) cut_tail();
+  }
+  std::string text() {
+    if (tail_.size() > kKeptLog) cut_tail();
+    return head_ + (cut_ > 0 ? fmt::format("\n[{} bytes cut]\n", cut_) : "") + tail_;
+  }
+
+ private:
+  void cut_tail() {
+    const std::size_t more = tail_.size() - kKeptLog;
+    tail_.erase(0, more);
+    cut_ += more;
+  }
+  std::string head_, tail_;
+  std::size_t cut_ = 0;
+};
 
 // The last line that is no warning: a verb's verdict comes before those.
 std::string said_in(const std::string& errors, const std::string& output) {
@@ -112,11 +138,11 @@ CommandEnd run_command(const std::vector<std::string>& argv, const Variables& va
   ChildProcess child(command);
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  std::string kept, line;
+  KeptLog log_kept;
+  std::string line;
   const auto read_until = [&](Clock::time_point until, const std::function<bool()>& cancelled) {
     auto talk = ChildProcess::Talk::kDone;
-    while ((talk = child.read_line(line, until, cancelled)) == ChildProcess::Talk::kDone)
-      if (kept.size() < kKeptLog) kept += line + "\n";
+    while ((talk = child.read_line(line, until, cancelled)) == ChildProcess::Talk::kDone) log_kept.add(line + "\n");
     return talk;
   };
   const auto take_end = [&] {
@@ -139,6 +165,8 @@ CommandEnd run_command(const std::vector<std::string>& argv, const Variables& va
       end.out_of_time = true;
     } else end.how = "wrote a line without end and was ended";
   }
+  log_kept.add(child.take_unfinished_line());
+  std::string kept = log_kept.text();
   const std::string errors = child.stderr_tail();
   // A verb that judged and failed says it in the last line of its summary.
   if (!kept.empty() && kept.back() == '\n') kept.pop_back();
