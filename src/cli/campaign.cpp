@@ -38,6 +38,15 @@ std::vector<std::string> own_command_line() {
   return words;
 }
 
+// One spelling of a folder, whether it exists or not: "c", "./c/" and a link to it. --resume compares the commands of a
+// campaign as text, and their paths lie under it.
+std::filesystem::path canonical_folder(const std::string& folder) {
+  const auto absolute = std::filesystem::absolute(folder);
+  std::error_code error;
+  const auto canonical = std::filesystem::weakly_canonical(absolute, error);
+  return ((error ? absolute.lexically_normal() : canonical) / "").parent_path();
+}
+
 CampaignOptions campaign_options(const CampaignArguments& options) {
   CampaignOptions out;
   const auto budget = parse_duration(options.budget);
@@ -57,7 +66,7 @@ CampaignOptions campaign_options(const CampaignArguments& options) {
   out.suite = chosen.suite;
   out.problem = chosen.problem;
   // The verbs run in the present folder, as this one does.
-  out.folder = std::filesystem::absolute(options.out);
+  out.folder = canonical_folder(options.out);
   out.program = std::filesystem::read_symlink("/proc/self/exe").string();
   out.argv = own_command_line();
   out.python = options.python;
@@ -99,9 +108,7 @@ void show_campaign(Console& console, const CampaignResult& result) {
 }
 
 bool is_inside(const std::string& file, const std::string& folder) {
-  std::error_code error;
-  const auto of = std::filesystem::weakly_canonical(std::filesystem::absolute(folder), error);
-  const auto at = std::filesystem::weakly_canonical(std::filesystem::absolute(file), error);
+  const auto of = canonical_folder(folder), at = canonical_folder(file);
   return std::mismatch(of.begin(), of.end(), at.begin(), at.end()).first == of.end();
 }
 
@@ -165,9 +172,10 @@ int run_campaign_verb(const CampaignArguments& options) {
   write_json(options.common, document);
   console.summary("{} passed, {} failed, {} could not judge{}; {}{}", plural(passed, "phase"), failed, unjudged,
                   left == 0 ? "" : fmt::format(", {} interrupted or not reached (--resume goes on)", left),
-                  (campaign.folder / "summary.md").string(), stopped_by());
+                  (campaign.folder / "summary.md").string(), result.state.interrupted ? stopped_by() : "");
   if (failed > 0) return kFailed;
-  return unless_interrupted(unjudged + left == 0 ? kDone : kNotJudged);
+  // What was interrupted has a phase left.
+  return unjudged + left == 0 ? kDone : kNotJudged;
 }
 
 }  // namespace

@@ -201,7 +201,8 @@ DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch,
 namespace {
 
 nlohmann::json completed(nlohmann::json document) {
-  if (g_watching) document["interrupted"] = interrupted();
+  // A verb that says it itself knows whether anything was left to do.
+  if (g_watching && !document.contains("interrupted")) document["interrupted"] = interrupted();
   if (document.contains(kDigest)) seal(document);
   return document;
 }

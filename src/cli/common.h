@@ -72,7 +72,7 @@ void check_output_file(const char* flag, const std::string& file);
 void check_output_folder(const char* flag, const std::string& folder);
 void check_json_target(const Common& common);
 // {"schema": ..., "results": [...], ...} to --json; nothing if the flag was not given. A verb that watches for
-// interrupts has "interrupted" in it.
+// interrupts has "interrupted" in it, its own where the document has it.
 void write_json(const Common& common, const nlohmann::json& document);
 // The same for results that keep raw samples: in a file a result takes one line (lab/compare/peer_rows.h).
 void write_rows(const Common& common, const nlohmann::json& document);

@@ -20,7 +20,8 @@ class CampaignTest(CliTest):
         self.out = self.path("campaign")
 
     def campaign(self, *more, problem=PROBLEM):
-        return ["campaign", *problem, "--budget", "12s", "--out", self.out, "--python", "no-such-python", *more]
+        out = [] if "--out" in more else ["--out", self.out]
+        return ["campaign", *problem, "--budget", "12s", *out, "--python", "no-such-python", *more]
 
     def state(self):
         with open(os.path.join(self.out, "campaign.json"), encoding="utf-8") as file:
@@ -95,7 +96,9 @@ class CampaignTest(CliTest):
         self.assertEqual([c["evidence"] for c in document["criteria"] if c["evidence"].split()[-1] not in result.stdout.split()], [])
 
         self.expect_error(BAD_USAGE, ["--resume"], *self.campaign())
-        self.assertIn(self.run_flashcore(*self.campaign("--resume"), timeout=WHOLE_CAMPAIGN).returncode, (FAILED, NOT_JUDGED))
+        # Another spelling of the folder is the same folder, so that its commands are the same.
+        resumed = self.run_flashcore(*self.campaign("--resume", "--out", "./campaign/"), timeout=WHOLE_CAMPAIGN)
+        self.assertIn(resumed.returncode, (FAILED, NOT_JUDGED), resumed.stderr)
         # Only what the missing Python left open was run again, and whoever reads of it has read all that there is.
         again = self.state()
         self.assertEqual(self.without_lacking(again), self.without_lacking(state))
@@ -249,6 +252,11 @@ class CampaignTest(CliTest):
         self.expect_error(BAD_USAGE, ["nosuch", "suite emulator"], "campaign", "--device", "emulator", "--problem", "nosuch", "--out", self.out)
         self.expect_error(BAD_USAGE, ["--ledger nowhere", "no such folder"], *self.campaign("--ledger", "nowhere"))
         self.expect_error(BAD_USAGE, ["absent.json", "--write-baseline"], *self.campaign("--baseline", self.path("absent.json")))
+        os.mkdir(self.out)
+        for out in (self.out, self.out + "/", "campaign", "./campaign//"):
+            self.expect_error(BAD_USAGE, ["--json", "files are its own"], "campaign", *PROBLEM, "--out", out,
+                              "--json", self.path("campaign", "campaign.json"))  # fmt: skip
+        os.rmdir(self.out)
         self.expect_error(NO_ENVIRONMENT, ["/proc/none"], "campaign", *PROBLEM, "--out", "/proc/none")
         self.expect_error(NO_ENVIRONMENT, ["--out"], "campaign", *PROBLEM, "--out", self.write("file", "text"))
         self.assertFalse(os.path.exists(self.out))  # a call that is refused leaves nothing, a lock neither

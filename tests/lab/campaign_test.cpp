@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <tuple>
 
+#include "core/error.h"
 #include "core/files.h"
 #include "lab/campaign_fixture.h"
 #include "lab/gates/pair.h"
@@ -278,6 +279,48 @@ TEST_F(CampaignTest, TheSummarySaysEachProblemsIdOnceAndItsNameElsewhere) {
   EXPECT_NE(summary.find("Problems: tiny (b1\\_h1\\_s64\\_d64\\_fp32)."), std::string::npos) << summary;
   EXPECT_NE(summary.find("inversion of tiny: fewer loads"), std::string::npos) << summary;
   EXPECT_EQ(summary.find("inversion of b1"), std::string::npos) << summary;
+}
+
+// Which number the peers' file has depends on whether a baseline is recorded before it.
+TEST_F(CampaignTest, TheSummaryNamesTheFileThatHoldsThePeers) {
+  const json peers = {
+      {"results", {{{"problem", kProblem}, {"time_us", {{"p50", 10}}}, {"peers", {{{"name", "flash"}}}}}}}};
+  const auto sentence = [&](bool peers_came) {
+    answer_ = [&, peers_came](const auto& argv) {
+      const bool is_peers = verb_of(argv) == "flashcore.peers";
+      if (is_peers && !peers_came) return CommandEnd{.exit_code = 4, .said = "No module named 'torch'"};
+      if (is_peers) write_json(argv, peers);
+      return CommandEnd{.exit_code = 0};
+    };
+    again();
+    go();
+    const std::string summary = read_file(options_.folder / "summary.md");
+    const std::size_t at = summary.find(peers_came ? "Intervals are of the sessions in " : "No peer was timed");
+    return at == std::string::npos ? "not found in " + summary : summary.substr(at, 60);
+  };
+  for (const char* baseline : {"", "/elsewhere/baseline.json"}) {
+    options_.baseline = baseline;
+    const std::string file = *baseline == '\0' ? "03_baselines_3.json" : "03_baselines_2.json";
+    EXPECT_NE(sentence(true).find(" " + file + ","), std::string::npos) << sentence(true);
+    EXPECT_EQ(json::parse(read_file(options_.folder / file)), peers);
+  }
+  EXPECT_EQ(sentence(false).find("not found"), std::string::npos) << sentence(false);
+}
+
+TEST_F(CampaignTest, ASignalThatComesWithTheLastCommandInterruptsNothing) {
+  answer_ = [this](const auto& argv) {
+    stop_ = verb_of(argv) == "economics";
+    return CommandEnd{.exit_code = 0};
+  };
+  const CampaignState state = go().state;
+  EXPECT_TRUE(stop_);
+  EXPECT_FALSE(state.interrupted);
+  EXPECT_FALSE(state.ended_at.empty());
+  EXPECT_EQ(read_file(options_.folder / "summary.md").find("**Interrupted.**"), std::string::npos);
+}
+
+TEST_F(CampaignTest, APhaseThatNobodyWroteCommandsForIsAFault) {
+  EXPECT_THROW(commands_of("a new one", options_, {}, 90), Error);
 }
 
 TEST_F(CampaignTest, FilesThatAreGoneAreNamedWithThePhasesThatWroteThem) {

@@ -207,6 +207,9 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
     if (std::error_code error; std::filesystem::exists(options.folder / kCampaignStore, error))
       commands.verb(options.price.empty() ? words({"economics"}, store)
                                           : words({"economics", "--price", options.price}, store));
+  } else {
+    // Without commands it would be told that no problem has a row to compute.
+    throw_internal("the phase '{}' has no commands", phase);
   }
   auto made = commands.take();
   if (phase_plan(phase).of_table_before)

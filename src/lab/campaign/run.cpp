@@ -71,13 +71,19 @@ class Campaign {
       if (phase.status != PhaseStatus::kDone) break;
       if (!still_lacks(phase, before)) changed_.push_back(phase.name);
     }
-    state_.interrupted = stop_ && stop_();
+    // A signal that comes with the last command leaves nothing to go on with.
+    state_.interrupted = stop_ && stop_() && !all_done();
     if (!state_.interrupted) state_.ended_at = now_iso8601();
     save_state(options_.folder, state_);
     return state_;
   }
 
  private:
+  bool all_done() const {
+    return std::all_of(state_.phases.begin(), state_.phases.end(),
+                       [](const CampaignPhase& phase) { return phase.status == PhaseStatus::kDone; });
+  }
+
   // Of an earlier attempt: what was cut for time, what lacked a program or a package, what lost its files, and what
   // would run otherwise now (another --python or --baseline). What read the results of a phase that is tried again has
   // read too little, and keeps nothing.

@@ -88,6 +88,24 @@ std::string doubtful_times(const std::vector<PeerLine>& lines) {
                      doubts);
 }
 
+// What python -m flashcore.peers wrote; empty if it wrote nothing. Its number depends on the commands before it.
+std::string peers_file(const std::filesystem::path& folder, const CampaignState& state) {
+  const CampaignPhase* phase = state.find("baselines");
+  if (!phase) return "";
+  for (const CampaignCommand& command : phase->commands)
+    if (command.argv.size() > 1 && command.argv[1] == "-m" && result_of(folder, command).is_object())
+      return command.json;
+  return "";
+}
+
+std::string words_of_intervals(const std::string& peers) {
+  if (peers.empty()) return "No peer was timed, so that there is no interval.";
+  return fmt::format(
+      "Intervals are of the sessions in {}, one unless the campaign was resumed, and hold nothing of what differs "
+      "between sessions; that file's notes say which peer writes no log-sum-exp.",
+      peers);
+}
+
 // Null where a document has none.
 const json& first_result(const json& document) {
   static const json none;
@@ -215,14 +233,13 @@ std::string campaign_summary(const std::filesystem::path& folder, const Campaign
                        p.seconds, p.budget_seconds, plain(p.reason));
   out +=
       "\nA share is of what was left of the budget when the phase began. A resumed campaign shares a budget of its own "
-      "out "
-      "over what was still to do, so that shares of two sessions do not add up to one budget.\n"
+      "out over what was still to do, so that shares of two sessions do not add up to one budget.\n";
+  out += fmt::format(
       "\n## Results\n\nTimes are p50 / p90 in microseconds. The peer is the fastest backend of PyTorch's "
-      "scaled_dot_product_attention. Intervals are of the sessions in 03_baselines.json, one "
-      "unless the campaign was resumed, and hold nothing of what differs between sessions; that file's notes say which "
-      "peer writes no log-sum-exp. Ours is what dispatch chose before the evolution; what that found is in "
+      "scaled_dot_product_attention. {} Ours is what dispatch chose before the evolution; what that found is in "
       "tuned_diff.json.\n\n| problem | peer | peer's p50 / p90 | ours | speed-up [95%] |\n| --- | --- | "
-      "---: | ---: | ---: |\n";
+      "---: | ---: | ---: |\n",
+      words_of_intervals(peers_file(folder, state)));
   const std::vector<PeerLine> lines = peer_lines(folder, state);
   for (const PeerLine& l : lines)
     out += fmt::format(
