@@ -94,8 +94,10 @@ CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& devi
       .kernel = on_gpu ? candidate.family->source(candidate.config, named.problem, limits).name_expression : "",
       .program = std::filesystem::read_symlink("/proc/self/exe").string(),
       .python = options.python,
-      .seconds = *parse_duration(options.seconds)};
+      .seconds = *parse_duration(options.seconds),
+      .stop = interrupted};
   if (on_gpu) judge(time_by_ncu(question, compiled_candidate(candidate, named.problem, limits)));
+  if (interrupted()) return result;
   const LoadMeter load;
   ToolAnswers answers = ask_python(question);
   MachineReading machine;

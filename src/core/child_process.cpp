@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kKeptStderr = 4096;
 constexpr int kPollMs = 50;  // how often `cancelled` is asked
+constexpr const char* kWasInterrupted = "was interrupted and ended";
 // Of a child that has closed its streams: a process with a GPU context or a core to dump takes a moment.
 constexpr std::chrono::seconds kGrace{5};
 
@@ -207,7 +208,8 @@ void ProgramOutput::read_to_its_end(ProgramResult& result) {
         result.output.append(chunk, std::min(room, static_cast<std::size_t>(got)));
       }
     }
-    if (total > limits_.max_output)
+    if (!closed && limits_.cancelled && limits_.cancelled()) result.stopped = kWasInterrupted;
+    else if (total > limits_.max_output)
       result.stopped = fmt::format("wrote more than {} bytes and was ended", limits_.max_output);
     else if (!closed && GuardedProcess::Clock::now() >= deadline_)
       result.stopped = fmt::format("was still running after {:g} s and was ended", limits_.seconds);
@@ -218,9 +220,16 @@ void ProgramOutput::read_to_its_end(ProgramResult& result) {
 
 void ProgramOutput::wait_for_its_program(ProgramResult& result,
                                          const std::function<bool(GuardedProcess::Clock::time_point)>& wait) const {
+  if (!result.stopped.empty()) return;
   // Closed, but alive: it has the rest of its time, and at least a moment.
-  if (result.stopped.empty() && !wait(std::max(deadline_, GuardedProcess::Clock::now() + kGrace)))
-    result.stopped = fmt::format("closed its output but lived on for {:g} s, and was ended", limits_.seconds);
+  const auto until = std::max(deadline_, GuardedProcess::Clock::now() + kGrace);
+  const auto soon = [] { return GuardedProcess::Clock::now() + std::chrono::milliseconds(kPollMs); };
+  while (!wait(limits_.cancelled ? std::min(until, soon()) : until)) {
+    if (limits_.cancelled && limits_.cancelled()) result.stopped = kWasInterrupted;
+    else if (!limits_.cancelled || GuardedProcess::Clock::now() >= until)
+      result.stopped = fmt::format("closed its output but lived on for {:g} s, and was ended", limits_.seconds);
+    if (!result.stopped.empty()) return;
+  }
 }
 
 ProgramResult run_program(const std::vector<std::string>& argv, const ProgramLimits& limits) {

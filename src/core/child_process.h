@@ -74,6 +74,7 @@ struct ProgramLimits {
   double seconds = 60;
   std::size_t kept_output = std::size_t{1} << 20;
   std::size_t max_output = std::size_t{256} << 20;  // more is a flood: it is ended
+  std::function<bool()> cancelled = {};             // asked 20 times a second; once true, the program is ended
 };
 
 // The stdout and stderr of a program on one pipe. The limits hold from here on.
@@ -82,7 +83,8 @@ class ProgramOutput {
   ProgramOutput(int fd, const ProgramLimits& limits);
   // Into result.output, until the program closes it or a limit is met: result.stopped then says which.
   void read_to_its_end(ProgramResult& result);
-  // `wait(deadline)` is true once the program has ended. Whoever closed its output and lives on is `stopped`.
+  // `wait(deadline)` is true once the program has ended, and may be called again. Whoever closed its output and lives
+  // on is `stopped`.
   void wait_for_its_program(ProgramResult& result,
                             const std::function<bool(GuardedProcess::Clock::time_point)>& wait) const;
 

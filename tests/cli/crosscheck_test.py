@@ -3,9 +3,10 @@
 import json
 import os
 import sys
+import time
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, SOURCE_DIR, CliTest
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, SOURCE_DIR, CliTest, interrupt
 
 PROBLEM = ["--device", "cpu", "--problem", "b1_h2_s128_d64_fp32"]
 
@@ -49,6 +50,22 @@ class CrosscheckTest(CliTest):
         if row["verdict"] != "disagrees":  # of a busy machine
             self.assertIn("no other tool gave a time: PyTorch's profiler, ", row["why"])
             self.assertIn("was still running after 1 s and was ended", row["why"])
+
+    def test_ctrl_c_ends_the_tool_that_runs_and_keeps_the_rest(self):
+        self.write("slow-python", "#!/bin/sh\ntouch ready\nexec sleep 100\n")
+        os.chmod(self.path("slow-python"), 0o755)
+        process = self.start_flashcore("crosscheck", *PROBLEM, "--json", self.path("c.json"), "--limit", "90%", "--python", self.path("slow-python"))
+        self.wait_for_file("ready", process)
+        start = time.monotonic()
+        interrupt(process)
+        self.assertIn(process.wait(timeout=60), (NOT_JUDGED, FAILED))  # failed: a loop that a busy machine held up
+        self.assertLess(time.monotonic() - start, 10)
+        with open(self.path("c.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        self.assertTrue(document["interrupted"])
+        methods = {m["method"]: m for m in document["results"][0]["methods"]}
+        self.assertEqual(len(methods["steady clock loop"]["time_us"]["samples"]), 24)
+        self.assertIn("was interrupted", methods["PyTorch's profiler"]["cause"])
 
     def test_a_tool_that_disagrees_is_a_finding(self):
         row = self.crosscheck("--python", "true", "--limit", "90%", codes=(NOT_JUDGED, FAILED))

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import shutil
+import time
 import unittest
 
 import support
@@ -81,6 +82,22 @@ done
         for kind in ("TMA load", "wgmma operands"):
             self.assertIn("kernels/", kinds[kind]["where"])
             self.assertEqual(kinds[kind]["units_per_request"], kinds[kind]["least_per_request"])
+
+    def test_ctrl_c_ends_the_disassembler_and_keeps_the_profile(self):
+        command = ["profile", "--device", "emulator", "--problem", SMALL, "--family", "sm80_fwd", "--sass", "--quiet",
+                   "--json", self.path("p.json")]  # fmt: skip
+        self.sass(self.tool(r"""printf '\t.section\t.text.kernel,"ax"\n\t//## File "/x/kernels/a.cuh", line 1\n        /*0000*/                   FAKE ;\n'
+"""))  # or it skips, without NVRTC
+        process = self.start_flashcore(*command, "--nvdisasm", self.tool("touch ready\nexec sleep 100\n"))
+        self.wait_for_file("ready", process)
+        start = time.monotonic()
+        support.interrupt(process)
+        self.assertEqual(process.wait(timeout=60), NOT_JUDGED)
+        self.assertLess(time.monotonic() - start, 10)
+        with open(self.path("p.json"), encoding="utf-8") as file:
+            (entry,) = json.load(file)["results"]
+        self.assertTrue(entry["bottlenecks"] and entry["counted"])
+        self.assertIn("was interrupted", [lost["why"] for lost in entry["lost"] if lost["source"] == "machine code"][0])
 
     def test_the_real_disassembler_finds_the_loads_of_a_line(self):
         found = shutil.which("nvdisasm") or next(iter(sorted(glob.glob(os.path.join(

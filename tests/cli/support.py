@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 
 SOURCE_DIR = os.environ.get("FLASHCORE_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -155,6 +156,14 @@ class CliTest(unittest.TestCase):
         for sign_of_crash in ("terminate called", "what():", "Traceback", "#0 ", "Segmentation", "this is a fault of flashcore"):
             self.assertNotIn(sign_of_crash, result.stderr)
         return result
+
+    def wait_for_file(self, name, process, seconds=TIMEOUT):
+        """Until the program, or what it has started, has made that file."""
+        until = time.monotonic() + seconds
+        while not os.path.exists(self.path(name)):
+            if process.poll() is not None or time.monotonic() > until:
+                self.fail("no %s: %s" % (name, process.communicate() if process.poll() is not None else "still running"))
+            time.sleep(0.05)
 
     def files(self):
         found = []

@@ -258,6 +258,19 @@ TEST(RunProgram, AHangIsEnded) {
   EXPECT_LT(Clock::now() - start, seconds(60));
 }
 
+TEST(RunProgram, WhoeverAsksMayEndIt) {
+  for (const char* program : {"sleep 1000", "exec >&- 2>&-; sleep 1000"}) {
+    const auto start = Clock::now();
+    const ProgramResult result = run_program(
+        {"sh", "-c", program}, {.seconds = 600, .cancelled = [&] { return Clock::now() > start + milliseconds(300); }});
+    EXPECT_EQ(result.stopped, "was interrupted and ended") << program;
+    EXPECT_LT(Clock::now() - start, seconds(60)) << program;
+  }
+  const ProgramResult done = run_program({"sh", "-c", "echo out; exit 3"}, {.cancelled = [] { return false; }});
+  EXPECT_EQ(done.stopped, "");
+  EXPECT_EQ(done.exit_code, 3);
+}
+
 TEST(RunProgram, AFloodIsCutAndEnded) {
   const ProgramResult result =
       run_program({"yes"}, {.kept_output = std::size_t{1} << 16, .max_output = std::size_t{4} << 20});

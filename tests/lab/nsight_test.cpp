@@ -153,14 +153,14 @@ class FakeNcu : public testing::Test {
  protected:
   // A shell script in the place of ncu; it finds the metrics in "$metrics" and the words before in "$@".
   CollectedCounters collect(const std::string& body, std::vector<std::string> metrics = {"sm__a.avg", "sm__b.avg"},
-                            double seconds = 30) {
+                            double seconds = 30, const std::function<bool()>& stop = {}) {
     const std::string path = (folder_.path() / "ncu").string();
     std::ofstream(path) << "#!/bin/sh\nmetrics=; last=\nfor word in \"$@\"; do [ \"$last\" = --metrics ] && "
                            "metrics=$word; last=$word; done\necho $metrics >> "
                         << (folder_.path() / "asked").string() << "\n"
                         << body << "\n";
     chmod(path.c_str(), 0755);
-    return collect_counters({path, std::move(metrics), seconds}, {"/bin/true", "a b"});
+    return collect_counters({path, std::move(metrics), seconds, stop}, {"/bin/true", "a b"});
   }
   std::string asked() const {
     std::ifstream file(folder_.path() / "asked");
@@ -183,6 +183,11 @@ TEST_F(FakeNcu, GivesCountersOfTheLaunchedProgram) {
   EXPECT_EQ(got.why_none, "");
   EXPECT_EQ(got.counters, (CounterValues{{"sm__a.avg", 12.5}}));
   EXPECT_EQ(got.kernel, "forward");
+}
+
+TEST_F(FakeNcu, IsEndedWhereTheProfileIsStopped) {
+  const CollectedCounters got = collect("exec sleep 1000", {"sm__a.avg"}, 600, [] { return true; });
+  EXPECT_EQ(got.why_none, "Nsight Compute was interrupted and ended");
 }
 
 TEST_F(FakeNcu, LeavesOutAMetricThatItDoesNotKnowAndAsksAgain) {

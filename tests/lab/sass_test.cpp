@@ -119,6 +119,8 @@ TEST(Sass, TheToolIsFoundAndItsFailuresAreTold) {
     EXPECT_NE(std::string(e.what()).find("Memory allocation failure"), std::string::npos) << e.what();
   }
   EXPECT_THROW(disassemble(tool.folder() + "/nowhere", "x"), Error);
+  const FakeTool endless("exec sleep 1000\n");
+  EXPECT_THROW(disassemble(endless.path(), "x", [] { return true; }), Error);
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ MethodReading time_by_ncu(const ToolQuestion& question, const CompiledCandidate&
       "--clock-control", "none", "--cache-control", "all", "--target-processes", "all", "--kernel-name-base", "mangled",
       "-k", compiled.artifact.symbol, question.program, "launch-candidate", "--device", question.device, "--launches",
       std::to_string(kNcuLaunches), "--request", file.string()};
-  const ProgramResult ran = run_program(command, {.seconds = question.seconds});
+  const ProgramResult ran = run_program(command, {.seconds = question.seconds, .cancelled = question.stop});
   if (!ran.started)
     return lost(kNcuMethod, "ncu is not on PATH: it comes with the CUDA toolkit (nsight-compute)", true);
   if (!ran.stopped.empty()) return lost(kNcuMethod, "ncu " + ran.stopped);
@@ -125,7 +125,7 @@ ToolAnswers ask_python(const ToolQuestion& question) {
   const ProgramResult ran =
       run_program({question.python, "-m", "flashcore.crosscheck", "--problem", question.problem.id(), "--device",
                    question.device, "--candidate", question.candidate, "--json", file},
-                  {.seconds = question.seconds});
+                  {.seconds = question.seconds, .cancelled = question.stop});
   const auto all_lost = [&ran](const std::string& why) {
     ToolAnswers answers;
     for (const char* method : {"PyTorch's profiler", "torch.utils.benchmark", "Triton's do_bench", "nvbench"})

@@ -1,6 +1,7 @@
 #pragma once
 // The ways to time a launch that are programs of others: Nsight Compute, and what Python imports.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ struct ToolQuestion {
   std::string kernel;     // its name expression; empty for a CPU
   std::string program;    // this one; Nsight Compute runs its launches
   std::string python = "python3";
-  double seconds = 120;  // that a tool may take
+  double seconds = 120;             // that a tool may take
+  std::function<bool()> stop = {};  // ends the tool that runs: its answer is lost
 };
 
 struct ToolAnswers {

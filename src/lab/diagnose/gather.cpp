@@ -68,9 +68,9 @@ class Gatherer {
       }
       ceilings();
       counters();
-      if (options_.emulate) count(fmt::format("emulator:sm_{}", limits.arch));
+      if (options_.emulate && !stopped()) count(fmt::format("emulator:sm_{}", limits.arch));
     }
-    if (options_.sass) disassemble_hot_lines();
+    if (options_.sass && !stopped()) disassemble_hot_lines();
     occupancy();
     const ProfileFacts& f = result_.facts;
     result_.lacking = !f.counts && !f.artifact && !f.time_us && f.counters.empty() && result_.failure.empty();
@@ -78,6 +78,8 @@ class Gatherer {
   }
 
  private:
+  // While a profiler ran. What was measured by then is kept: what begins now would throw Cancelled.
+  bool stopped() const { return options_.stop && options_.stop(); }
   void lose(const char* source, std::string why) { result_.facts.lost.push_back({source, std::move(why)}); }
 
   EvaluateRequest request_of(const PlacedProblem& problem) const {
@@ -217,7 +219,8 @@ class Gatherer {
       SourceSass sass;
       sass.tool = tool;
       sass.same_code = answer.at("same_code");
-      sass.lines = hot_lines(*facts.counts, parse_sass(disassemble(tool, read_file(file, kMaxCubin))), named_sources());
+      sass.lines = hot_lines(*facts.counts, parse_sass(disassemble(tool, read_file(file, kMaxCubin), options_.stop)),
+                             named_sources());
       result_.sass = std::move(sass);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kEnvironment && e.kind() != ErrorKind::kBadInput) throw;
@@ -345,7 +348,7 @@ class Gatherer {
                   fmt::format("{} is not there; install Nsight Compute (ncu), or give its path with --ncu; {}",
                               options_.ncu.empty() ? "ncu" : options_.ncu, kStill));
     options_.progress("hardware counters by " + ncu);
-    NsightOptions nsight{.ncu = ncu, .metrics = profile_metrics()};
+    NsightOptions nsight{.ncu = ncu, .metrics = profile_metrics(), .stop = options_.stop};
     nsight.metrics.insert(nsight.metrics.end(), options_.metrics.begin(), options_.metrics.end());
     const ScratchFolder folder;
     const auto request = folder.path() / "request.json";

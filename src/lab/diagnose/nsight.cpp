@@ -105,7 +105,7 @@ CollectedCounters collect_counters(const NsightOptions& options, const std::vect
           collected.unknown.size(), options.metrics.size(), options.timeout_seconds);
       return collected;
     }
-    const ProgramLimits limits{.seconds = left};
+    const ProgramLimits limits{.seconds = left, .cancelled = options.stop};
     // Clocks and caches stay as they are: a profile is of what a user gets.
     std::vector<std::string> argv = {
         options.ncu,       "--csv", "--page",          "raw",

@@ -2,6 +2,7 @@
 // Hardware counters of one launch: Nsight Compute (`ncu`) as a child process around a program that launches the
 // candidate.
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,7 @@ struct NsightOptions {
   std::string ncu;                   // a path, or a name to find on PATH
   std::vector<std::string> metrics;  // profile_metrics() and further ones
   double timeout_seconds = 300;
+  std::function<bool()> stop = {};  // ends the run: there are no counters then
 };
 
 // Where Nsight Compute is: `asked` if it is not empty, else ncu on PATH or in the folders of CUDA's packages. Empty:

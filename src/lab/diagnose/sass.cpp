@@ -182,13 +182,14 @@ std::string find_nvdisasm(const std::string& asked) {
   return "";
 }
 
-std::string disassemble(const std::string& nvdisasm, const std::string& cubin) {
+std::string disassemble(const std::string& nvdisasm, const std::string& cubin, const std::function<bool()>& stop) {
   const ScratchFolder folder;
   const fs::path file = folder.path() / "kernel.cubin";
   write_file_atomically(file, cubin);
-  const ProgramResult result =
-      run_program({nvdisasm, "-gi", "-c", file.string()},
-                  {.seconds = kDisassemblySeconds, .kept_output = kMaxDisassembly, .max_output = kMaxDisassembly});
+  const ProgramResult result = run_program({nvdisasm, "-gi", "-c", file.string()}, {.seconds = kDisassemblySeconds,
+                                                                                    .kept_output = kMaxDisassembly,
+                                                                                    .max_output = kMaxDisassembly,
+                                                                                    .cancelled = stop});
   if (!result.started) throw_environment("{} cannot be run", nvdisasm);
   if (!result.stopped.empty()) throw_environment("{} {}", nvdisasm, result.stopped);
   if (result.exit_code != 0)

@@ -2,6 +2,7 @@
 // The machine code of a candidate's hot lines: its source compiled once more with line information, disassembled by
 // NVIDIA's nvdisasm, and joined with what the emulator counted of each line. No GPU takes part.
 
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -51,8 +52,8 @@ std::vector<HotLine> hot_lines(const EmulatorCounts& counts, const std::vector<S
 // /usr/local, and in Python's wheels beside the NVRTC that is used or in VIRTUAL_ENV. Empty: none.
 std::string find_nvdisasm(const std::string& asked);
 
-// The text of `nvdisasm -gi` of a cubin. Error kEnvironment with what it said if it fails.
-std::string disassemble(const std::string& nvdisasm, const std::string& cubin);
+// The text of `nvdisasm -gi` of a cubin. Error kEnvironment with what it said if it fails, or was ended by `stop`.
+std::string disassemble(const std::string& nvdisasm, const std::string& cubin, const std::function<bool()>& stop = {});
 
 nlohmann::json sass_json(const SourceSass& sass);
 
