@@ -7,6 +7,7 @@
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
+#include "core/environment_error.h"
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "lab/compare/crosscheck_tools.h"
@@ -111,6 +112,34 @@ CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& devi
   return result;
 }
 
+struct CrosscheckJob {
+  NamedProblem named;
+  Candidate candidate;
+};
+
+// Before anything is measured. Of a suite what cannot be timed is skipped; one problem asked for by name is Error
+// kBadInput, and so is a suite of which nothing can be timed.
+std::vector<CrosscheckJob> crosscheck_jobs(const Common& common, const Suite& suite, const DeviceInfo& device,
+                                           std::vector<std::string>& skipped) {
+  const std::string pinned = candidate_text(common);
+  std::vector<CrosscheckJob> jobs;
+  for (const NamedProblem& named : suite.problems) {
+    if (named.problem.seqlen_q == 0) {
+      skipped.push_back(fmt::format("{}: its queries have no rows, so there is nothing to time", named.name));
+      continue;
+    }
+    try {
+      jobs.push_back({named, pinned.empty() ? dispatch(named.problem, device).candidate
+                                            : parse_candidate(pinned, named.problem, device.limits)});
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kBadInput || !common.problem.empty()) throw;
+      skipped.push_back(fmt::format("{}: {}", named.name, e.what()));
+    }
+  }
+  if (jobs.empty()) throw_bad_input("nothing of {} can be timed: {}", suite.name, skipped.back());
+  return jobs;
+}
+
 int run_crosscheck(const CrosscheckArguments& options) {
   const Common& common = options.common;
   check_json_target(common);
@@ -119,29 +148,40 @@ int run_crosscheck(const CrosscheckArguments& options) {
   require_python(options.python);
   const Suite suite = select_problems(common, "smoke");
   require_something_to_time(suite);
-  const std::string pinned = candidate_text(common);
   const auto device = open_named_device(common.device);
   if (device->info().limits.emulated)
     throw_bad_input("--device {}: an emulated GPU has no time; use cuda or cpu", common.device);
   const double limit = limit_of(options, device->info());
+  std::vector<std::string> skipped;
+  const std::vector<CrosscheckJob> jobs = crosscheck_jobs(common, suite, device->info(), skipped);
   Console console(common.quiet, json_on_stdout(common));
   nlohmann::json results = nlohmann::json::array();
-  int disagrees = 0, judged = 0, wrong = 0;
-  std::string unjudged;
-  for (const NamedProblem& named : suite.problems) {
-    if (interrupted()) break;
-    if (named.problem.seqlen_q == 0) continue;
-    const Candidate candidate = pinned.empty() ? dispatch(named.problem, device->info()).candidate
-                                               : parse_candidate(pinned, named.problem, device->info().limits);
-    const CrosscheckResult result = crosscheck_one(options, *device, named, candidate, limit);
+  int disagrees = 0, judged = 0, failed = 0;
+  std::string unjudged, lacking;
+  bool faulted = false;
+  for (const auto& [named, candidate] : jobs) {
+    // What has faulted launches nothing more.
+    if (interrupted() || faulted) break;
+    CrosscheckResult result;
+    try {
+      result = crosscheck_one(options, *device, named, candidate, limit);
+    } catch (const CompileError& e) {
+      result.failed = fmt::format("the kernel did not compile: {}", e.what());
+    } catch (const DeviceFault& e) {
+      result.failed = fmt::format("the device reported a fault: {}", e.what());
+      faulted = true;
+    } catch (const std::exception& e) {
+      if (!is_environment_error(e)) throw;
+      lacking = fmt::format("{}: {}", named.name, environment_message(e));
+      break;
+    }
     show_result(console, result, fmt::format("{} by {}", named.name, candidate.print()));
-    if (!result.wrong.empty())
-      print_error(fmt::format("{}: the timed outputs are wrong: {}", named.name, result.wrong));
+    if (!result.wrong.empty() || !result.failed.empty()) print_error(fmt::format("{}: {}", named.name, result.why()));
     else if (const std::string why = result.why(); !why.empty()) {
       console.line("  could not judge: {}", why);
       unjudged = why;
     }
-    wrong += result.wrong.empty() ? 0 : 1;
+    failed += result.wrong.empty() && result.failed.empty() ? 0 : 1;
     disagrees += result.agreement() == Agreement::kDisagrees ? 1 : 0;
     judged += result.agreement() != Agreement::kNotJudged ? 1 : 0;
     nlohmann::json row = crosscheck_json(result);
@@ -152,12 +192,15 @@ int run_crosscheck(const CrosscheckArguments& options) {
     row["device"] = {{"key", device->info().key}, {"name", device->info().name}, {"id", device->info().id}};
     results.push_back(std::move(row));
   }
-  write_json(common, {{"schema", "flashcore.crosscheck/1"}, {"results", results}});
-  console.summary("{} cross-checked within {:.1f}%: {} with a disagreement that nothing explains, {} not judged{}{}",
+  for (const std::string& reason : skipped) console.line("skipped {}", reason);
+  write_json(common, {{"schema", "flashcore.crosscheck/1"}, {"results", results}, {"skipped", skipped}});
+  if (!lacking.empty()) print_error(lacking);
+  console.summary("{} cross-checked within {:.1f}%: {} with a disagreement that nothing explains, {} not judged{}{}{}",
                   plural(static_cast<std::int64_t>(results.size()), "problem"), 100 * limit, disagrees,
                   static_cast<int>(results.size()) - judged, judged > 0 || unjudged.empty() ? "" : ": " + unjudged,
-                  stopped_by());
-  if (disagrees > 0 || wrong > 0) return kFailed;
+                  skipped.empty() ? "" : fmt::format(", {} skipped", skipped.size()), stopped_by());
+  if (disagrees > 0 || failed > 0) return kFailed;
+  if (!lacking.empty()) return kNoEnvironment;
   return unless_interrupted(judged > 0 ? kDone : kNotJudged);
 }
 

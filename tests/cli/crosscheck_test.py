@@ -88,6 +88,25 @@ class CrosscheckTest(CliTest):
                 self.assertTrue(method["cause"], method)
         self.assertNotIn("No module named flashcore", json.dumps(row))
 
+    def test_what_of_a_suite_cannot_be_timed_is_skipped_and_said(self):
+        suite = self.write("mixed.yaml", "name: mixed\nproblems:\n  - {name: runs, num_heads: 1, seq_len: 64, head_dim: 64, dtype: fp32}\n"
+                           "  - {name: empty, num_heads: 1, seq_len: 0, seq_len_kv: 64, head_dim: 64, dtype: fp32}\n"
+                           "  - {name: wide, num_heads: 1, seq_len: 8, head_dim: 1000, dtype: fp32}\n")
+        result = self.run_flashcore("crosscheck", "--device", "cpu", "--suite", suite, "--rounds", "6", "--limit", "90%",
+                                    "--python", "no-such-python", "--json", self.path("c.json"))
+        self.assertIn(result.returncode, (NOT_JUDGED, FAILED), result.stderr)
+        with open(self.path("c.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        self.assertEqual([row["name"] for row in document["results"]], ["runs"])
+        self.assertEqual([reason.partition(":")[0] for reason in document["skipped"]], ["empty", "wide"])
+        self.assertIn("head_dim=1000", document["skipped"][1])
+        self.assertIn("skipped wide: no family runs", result.stdout)
+        self.assertIn(", 2 skipped", result.stdout)
+        # One that was asked for, or a suite of which nothing runs, is a request that cannot be met.
+        self.expect_error(BAD_USAGE, ["head_dim=1000"], "crosscheck", "--device", "cpu", "--suite", suite, "--problem", "wide")
+        wide = self.write("wide.yaml", "name: wide\nproblems:\n  - {name: wide, num_heads: 1, seq_len: 8, head_dim: 1000, dtype: fp32}\n")
+        self.expect_error(BAD_USAGE, ["nothing of wide can be timed", "head_dim=1000"], "crosscheck", "--device", "cpu", "--suite", wide)
+
     def test_bad_input(self):
         for limit in ("0", "2x", "nan", "200%", "-1%"):
             self.expect_error(BAD_USAGE, ["--limit"], "crosscheck", *PROBLEM, "--limit=" + limit)

@@ -51,6 +51,14 @@ TEST(Crosscheck, NoiseJudgesNothing) {
   EXPECT_NE(verdict.cause.find("noise"), std::string::npos);
 }
 
+TEST(Crosscheck, AKernelThatFailedIsNotJudged) {
+  CrosscheckResult result;
+  result.failed = "the kernel did not compile: error";
+  EXPECT_EQ(result.agreement(), Agreement::kNotJudged);
+  EXPECT_EQ(result.why(), result.failed);
+  EXPECT_EQ(crosscheck_json(result)["failed"], result.failed);
+}
+
 TEST(Crosscheck, FewTimesJudgeNothing) {
   MethodReading few = method(100);
   few.times_us.resize(5);

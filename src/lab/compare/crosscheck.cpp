@@ -172,7 +172,7 @@ CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceili
 }
 
 Agreement CrosscheckResult::agreement() const {
-  if (!wrong.empty()) return Agreement::kNotJudged;
+  if (!wrong.empty() || !failed.empty()) return Agreement::kNotJudged;
   const auto disagrees = [](const auto& verdict) { return verdict.agreement == Agreement::kDisagrees; };
   if (std::any_of(methods.begin(), methods.end(), disagrees) ||
       std::any_of(ceilings.begin(), ceilings.end(), disagrees))
@@ -184,6 +184,7 @@ Agreement CrosscheckResult::agreement() const {
 }
 
 std::string CrosscheckResult::why() const {
+  if (!failed.empty()) return failed;
   if (!wrong.empty()) return "the timed outputs are wrong: " + wrong;
   if (agreement() != Agreement::kNotJudged) return "";
   const bool here = std::any_of(methods.begin(), methods.end(), [](const MethodVerdict& m) {
@@ -231,6 +232,7 @@ json crosscheck_json(const CrosscheckResult& r) {
   return encode_nonfinite({{"verdict", r.agreement()},
                            {"why", r.why()},
                            {"wrong", r.wrong},
+                           {"failed", r.failed},
                            {"engine",
                             {{"warm_us", times_json(r.engine.warm_us)},
                              {"cold_us", times_json(r.engine.cold_us)},

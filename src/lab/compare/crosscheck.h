@@ -77,7 +77,8 @@ struct CeilingVerdict {
 CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceilings);
 
 struct CrosscheckResult {
-  std::string wrong;  // what is wrong with the timed outputs: then nothing is judged
+  std::string wrong;   // what is wrong with the timed outputs: then nothing is judged
+  std::string failed;  // the kernel did not compile, or faulted: nothing was timed
   EngineReading engine;
   std::vector<MethodVerdict> methods;
   std::vector<CeilingVerdict> ceilings;
