@@ -1,5 +1,7 @@
 // flashcore gate: a regression against a baseline file or the leaderboard ends with 1.
 
+#include <algorithm>
+
 #include "cli/ab_self_test.h"
 #include "cli/arguments.h"
 #include "cli/common.h"
@@ -61,6 +63,15 @@ std::vector<MachineReading> readings_of(const std::vector<BaselineEntry>& entrie
   return readings;
 }
 
+// A line of each problem as it comes; what could not be recorded is told even to those who asked for quiet.
+void tell_recorded(Console& console, const RecordedProblem& row) {
+  const std::string& name = row.problem.name;
+  if (row.entry) return console.line("{}: {:.2f} us, {}", name, row.entry->p50_us, row.entry->candidate);
+  if (row.ended == Recording::kUnsupported) return console.line("skipped {}: {}", name, row.why);
+  print_error(fmt::format("no baseline of {}: {}{}", name, row.why,
+                          row.ended == Recording::kFailed ? "; correct it first (flashcore check)" : ""));
+}
+
 int record(const GateArguments& options) {
   const Common& common = options.common;
   if (!common.json.empty() || !options.junit.empty() || !options.baseline.empty())
@@ -72,17 +83,29 @@ int record(const GateArguments& options) {
   require_something_to_time(suite);
   const GateOptions gate_with = gate_options(options);
   Console console(common.quiet, false);
-  const auto entries = record_baseline(suite.problems, gate_with, interrupted);
-  write_file_atomically(options.write_baseline, baseline_json(entries).dump(2) + "\n");
-  for (const BaselineEntry& e : entries) console.line("{}: {:.2f} us, {}", e.problem.name, e.p50_us, e.candidate);
+  const auto rows = record_baseline(
+      suite.problems, gate_with, [&](const RecordedProblem& row) { tell_recorded(console, row); }, interrupted);
+  const bool none_fits = rows.size() == suite.problems.size() &&
+                         std::all_of(rows.begin(), rows.end(),
+                                     [](const RecordedProblem& r) { return r.ended == Recording::kUnsupported; });
+  if (none_fits) throw_bad_input("no baseline of {}: {}", rows.front().problem.name, rows.front().why);
+  const std::vector<BaselineEntry> entries = entries_of(rows);
+  // With nothing to record, the baseline that was there is the better one.
+  if (!entries.empty()) write_file_atomically(options.write_baseline, baseline_json(entries).dump(2) + "\n");
   const std::vector<MachineReading> readings = readings_of(entries);
   if (const std::string load = load_words(readings); !load.empty()) console.line("{}", load);
   if (const std::string busy = busy_words(readings); !busy.empty())
     console.summary("warning: {}: times are longer than the code's, and would hide a regression; record them again",
                     busy);
-  console.summary("{} recorded in {}", plural(static_cast<std::int64_t>(entries.size()), "problem"),
-                  options.write_baseline);
-  return kDone;
+  const auto skipped = std::count_if(rows.begin(), rows.end(),
+                                     [](const RecordedProblem& r) { return r.ended == Recording::kUnsupported; });
+  console.summary("{} of {} recorded{}{}{}", entries.size(),
+                  plural(static_cast<std::int64_t>(suite.problems.size()), "problem"),
+                  entries.empty() ? ", and nothing was written" : " in " + options.write_baseline,
+                  skipped > 0 ? fmt::format(", {} skipped", skipped) : "", stopped_by());
+  const int code = baseline_exit_code(rows);
+  // A signal that comes with the last problem leaves all of them recorded.
+  return rows.size() < suite.problems.size() ? unless_interrupted(code) : code;
 }
 
 int judge(const GateArguments& options) {

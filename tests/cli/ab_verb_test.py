@@ -6,7 +6,7 @@ import os
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, CliTest
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, CliTest, interrupt
 
 PROBLEM = "b1_h1_s64_d64_fp32"
 ON_CPU = ["--device", "cpu", "--problem", PROBLEM]
@@ -108,6 +108,37 @@ class GateTest(CliTest):
         self.expect(DONE, "gate", *ON_CPU, *ONE_THREAD, "--write-baseline", self.path("baseline.json"), "--seconds", "0.5", "--processes", "2")
         with open(self.path("baseline.json"), encoding="utf-8") as file:
             return json.load(file)
+
+    def suite_of(self, *problems):
+        lines = ["  - {name: %s, num_heads: 1, seq_len: %d, seq_len_kv: 32, head_dim: %d, dtype: fp32}\n" % problem for problem in problems]
+        return self.write("mixed.yaml", "name: mixed\nproblems:\n" + "".join(lines))
+
+    def recorded(self):
+        with open(self.path("baseline.json"), encoding="utf-8") as file:
+            return [row["name"] for row in json.load(file)["results"]]
+
+    def test_a_baseline_keeps_what_it_has_whatever_else_cannot_be_recorded(self):
+        suite = self.suite_of(("runs", 16, 64), ("empty", 0, 64), ("wide", 8, 1000))
+        command = ["gate", "--device", "cpu", "--suite", suite, "--write-baseline", self.path("baseline.json"), "--seconds", "0.2", "--processes", "1"]
+        result = self.expect(DONE, *command)
+        self.assertEqual(self.recorded(), ["runs"])
+        for words in ("skipped empty: ", "skipped wide: no family runs", "1 of 3 problems recorded", ", 2 skipped"):
+            self.assertIn(words, result.stdout)
+        # With nothing to record the file stays as it was.
+        self.expect_error(BAD_USAGE, ["no baseline of wide", "head_dim=1000"], *command, "--problem", "wide")
+        self.expect_error(BAD_USAGE, ["head_dim=1000"], *command, "--problem", "wide", "--family", "cpu_fwd")
+        self.assertEqual(self.recorded(), ["runs"])
+
+    def test_an_interrupted_baseline_keeps_what_it_has(self):
+        suite = self.suite_of(*[("p%d" % i, i, 64) for i in range(1, 101)])
+        process = self.start_flashcore("gate", "--device", "cpu", "--suite", suite, "--write-baseline", self.path("baseline.json"),
+                                       "--seconds", "0.5", "--processes", "1")  # fmt: skip
+        self.assertIn("p1: ", process.stdout.readline())
+        interrupt(process)
+        self.assertEqual(process.wait(timeout=60), NOT_JUDGED)
+        self.assertEqual(self.recorded()[0], "p1")
+        self.assertLess(len(self.recorded()), 100)
+        self.assertIn("stopped by Ctrl-C", process.stdout.read())
 
     def gate(self, code, document, *flags):
         self.write("baseline.json", json.dumps(document))

@@ -34,7 +34,7 @@ class RegressionTest : public ::testing::Test {
   BaselineEntry recorded(const std::string& candidate) {
     GateOptions options = options_;
     options.candidate = candidate;
-    return record_baseline({problem_}, options).front();
+    return record_baseline({problem_}, options).front().entry.value();
   }
   GateRow judge(const BaselineEntry& entry, const std::string& candidate) {
     options_.candidate = candidate;
@@ -89,7 +89,46 @@ TEST_F(RegressionTest, AWrongCandidateFailsAndARedBaselineJudgesNothing) {
   const GateRow row = judge(red, "fake_none");
   EXPECT_EQ(row.verdict, SpeedVerdict::kNotJudged);
   EXPECT_EQ(gate_exit_code({row}), 2);
-  EXPECT_THROW(recorded("fake_wrong_tail"), Error);
+}
+
+TEST_F(RegressionTest, ABaselineKeepsWhatItHasWhateverTheOtherProblemsDo) {
+  NamedProblem empty = problem_, second = problem_;
+  empty.name = "empty";
+  empty.problem.seqlen_q = 0;
+  second.name = "second";
+  options_.candidate = "fake_none";
+  options_.processes = 1;
+  std::vector<RecordedProblem> rows = record_baseline({problem_, empty, second}, options_);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[1].ended, Recording::kUnsupported);
+  EXPECT_TRUE(mentions(rows[1].why, "no rows")) << rows[1].why;
+  EXPECT_EQ(entries_of(rows).size(), 2u);
+  EXPECT_EQ(baseline_exit_code(rows), 0);
+  // Each is handed out at once, and an interrupt keeps those before it.
+  int told = 0;
+  const auto count = [&](const RecordedProblem&) { ++told; };
+  EXPECT_EQ(record_baseline({problem_, second}, options_, count, [&] { return told == 1; }).size(), 1u);
+
+  options_.candidate = "fake_wrong_tail";
+  rows.push_back(record_baseline({problem_}, options_).front());
+  EXPECT_EQ(rows.back().ended, Recording::kFailed);
+  EXPECT_FALSE(rows.back().entry);
+  EXPECT_EQ(baseline_exit_code(rows), 1);
+  options_.candidate = "fake_segfault";
+  EXPECT_EQ(record_baseline({problem_}, options_).front().ended, Recording::kFailed);
+  options_.candidate = "no_such_fwd";
+  EXPECT_EQ(record_baseline({problem_}, options_).front().ended, Recording::kUnsupported);
+
+  const auto code = [&](std::vector<Recording> ends) {
+    std::vector<RecordedProblem> some;
+    for (const Recording ended : ends) some.push_back({problem_, ended, "", {}});
+    return baseline_exit_code(some);
+  };
+  EXPECT_EQ(code({Recording::kUnsupported}), 2) << "skipped is never passed";
+  EXPECT_EQ(code({}), 2);
+  EXPECT_EQ(code({Recording::kRecorded, Recording::kUnjudged}), 2);
+  EXPECT_EQ(code({Recording::kRecorded, Recording::kLacking, Recording::kUnjudged}), 4);
+  EXPECT_EQ(code({Recording::kFailed, Recording::kLacking}), 1);
 }
 
 TEST_F(RegressionTest, ChangedCodeIsComparedWithTheRecordedTimeAndSaysSo) {

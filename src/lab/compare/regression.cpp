@@ -133,6 +133,72 @@ class EntryJudge {
   GateRow row_;
 };
 
+AbOptions against_itself(const NamedProblem& problem, const std::string& candidate, const GateOptions& options) {
+  AbOptions ab_options;
+  ab_options.device = options.device;
+  ab_options.problem = problem;
+  ab_options.baseline = ab_options.candidate = candidate;
+  ab_options.processes = options.processes;
+  ab_options.spec() = options.spec();
+  ab_options.same_code = true;
+  ab_options.worker_executable = options.worker_executable;
+  return ab_options;
+}
+
+// Both sides are one candidate, so that a crash in the race is its own.
+Recording recording_of(PairEnded ended) {
+  switch (ended) {
+    case PairEnded::kMeasured: return Recording::kRecorded;
+    case PairEnded::kBaselineFailed:
+    case PairEnded::kCandidateFailed:
+    case PairEnded::kCrashed:
+    case PairEnded::kTimeout: return Recording::kFailed;
+    case PairEnded::kEnvironment: return Recording::kLacking;
+    case PairEnded::kSameCode:
+    case PairEnded::kNotTimed:
+    case PairEnded::kError: return Recording::kUnjudged;
+  }
+  throw_internal("no end of a race has the number {}", static_cast<int>(ended));
+}
+
+RecordedProblem record_one(const NamedProblem& problem, const GateOptions& options, const DeviceInfo& device,
+                           const std::function<bool()>& stop) {
+  const auto lost = [&](Recording ended, std::string why) {
+    return RecordedProblem{problem, ended, std::move(why), {}};
+  };
+  if (problem.problem.seqlen_q == 0)
+    return lost(Recording::kUnsupported, "its queries have no rows, so there is nothing to time");
+  BaselineEntry entry;
+  try {
+    entry.problem = problem;
+    entry.device_key = device.key;
+    entry.candidate = options.candidate ? parse_candidate(*options.candidate, problem.problem, device.limits).print()
+                                        : dispatch(problem.problem, device).candidate.print();
+    entry.regime = options.regime;
+    entry.condition = options.condition;
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kBadInput) throw;
+    return lost(Recording::kUnsupported, e.what());
+  }
+  AbResult raced;
+  try {
+    raced = ab(against_itself(problem, entry.candidate, options), {}, stop);
+  } catch (const Error& e) {  // a process that cannot be started
+    if (e.kind() != ErrorKind::kEnvironment) throw;
+    return lost(Recording::kLacking, e.what());
+  }
+  if (const Recording ended = recording_of(raced.ended); ended != Recording::kRecorded)
+    return lost(ended, raced.sentence);
+  const Now now = times_of(raced);
+  entry.code_hash = raced.processes.front().candidate.artifact->code_hash;
+  entry.launch_hash = raced.processes.front().candidate.launch_hash;
+  entry.p50_us = median(now.p50_us);
+  entry.kcycles = median(now.kcycles);
+  entry.process_p50_us = now.p50_us;
+  for (const PairOutcome& process : raced.processes) entry.machine.push_back(process.candidate.machine);
+  return {problem, Recording::kRecorded, "", std::move(entry)};
+}
+
 double variance_of_logs(const std::vector<double>& values) {
   if (values.size() < 2) return 0;
   const auto n = static_cast<double>(values.size());
@@ -215,40 +281,27 @@ std::vector<GateRow> gate(const std::vector<BaselineEntry>& entries, const GateO
   return rows;
 }
 
-std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& problems, const GateOptions& options,
-                                           const std::function<bool()>& stop) {
+std::vector<RecordedProblem> record_baseline(const std::vector<NamedProblem>& problems, const GateOptions& options,
+                                             const std::function<void(const RecordedProblem&)>& progress,
+                                             const std::function<bool()>& stop) {
   const DeviceInfo device = Worker(options.device, options.worker_executable).device();
-  std::vector<BaselineEntry> entries;
-  for (const NamedProblem& problem : problems) {
-    BaselineEntry entry;
-    entry.problem = problem;
-    entry.device_key = device.key;
-    entry.candidate = options.candidate ? parse_candidate(*options.candidate, problem.problem, device.limits).print()
-                                        : dispatch(problem.problem, device).candidate.print();
-    entry.regime = options.regime;
-    entry.condition = options.condition;
-    AbOptions ab_options;
-    ab_options.device = options.device;
-    ab_options.problem = problem;
-    ab_options.baseline = ab_options.candidate = entry.candidate;
-    ab_options.processes = options.processes;
-    ab_options.spec() = options.spec();
-    ab_options.same_code = true;
-    ab_options.worker_executable = options.worker_executable;
-    const AbResult raced = ab(ab_options, {}, stop);
-    if (raced.ended == PairEnded::kEnvironment)
-      throw_environment("no baseline of {}: {}", problem.name, raced.sentence);
-    if (raced.ended != PairEnded::kMeasured)
-      throw_bad_input("no baseline of {}: {}; correct it first (flashcore check)", problem.name, raced.sentence);
-    const Now now = times_of(raced);
-    entry.code_hash = raced.processes.front().candidate.artifact->code_hash;
-    entry.launch_hash = raced.processes.front().candidate.launch_hash;
-    entry.p50_us = median(now.p50_us);
-    entry.kcycles = median(now.kcycles);
-    entry.process_p50_us = now.p50_us;
-    for (const PairOutcome& process : raced.processes) entry.machine.push_back(process.candidate.machine);
-    entries.push_back(std::move(entry));
+  std::vector<RecordedProblem> rows;
+  try {
+    for (const NamedProblem& problem : problems) {
+      if (stop && stop()) break;
+      rows.push_back(record_one(problem, options, device, stop));
+      if (progress) progress(rows.back());
+    }
+  } catch (const Cancelled&) {
+    // What is recorded is kept.
   }
+  return rows;
+}
+
+std::vector<BaselineEntry> entries_of(const std::vector<RecordedProblem>& rows) {
+  std::vector<BaselineEntry> entries;
+  for (const RecordedProblem& row : rows)
+    if (row.entry) entries.push_back(*row.entry);
   return entries;
 }
 
@@ -304,6 +357,15 @@ int gate_exit_code(const std::vector<GateRow>& rows) {
   if (any([](const GateRow& r) { return r.failed(); })) return 1;
   if (any([](const GateRow& r) { return r.lacking; })) return 4;
   return rows.empty() || any([](const GateRow& r) { return !r.passed(); }) ? 2 : 0;
+}
+
+int baseline_exit_code(const std::vector<RecordedProblem>& rows) {
+  const auto any = [&](Recording ended) {
+    return std::any_of(rows.begin(), rows.end(), [ended](const RecordedProblem& r) { return r.ended == ended; });
+  };
+  if (any(Recording::kFailed)) return 1;
+  if (any(Recording::kLacking)) return 4;
+  return any(Recording::kUnjudged) || !any(Recording::kRecorded) ? 2 : 0;
 }
 
 }  // namespace flashcore

@@ -76,10 +76,25 @@ std::vector<GateRow> gate(const std::vector<BaselineEntry>& entries, const GateO
                           const std::function<void(const GateRow&)>& progress = {},
                           const std::function<bool()>& stop = {});
 
+// What record_baseline made of a problem.
+//   kUnsupported  no family runs it, the pinned one does not, or its queries have no rows
+//   kFailed       its candidate did not pass its gates, crashed or hung: a baseline of what is wrong judges nothing
+//   kUnjudged     the measurement ended in an error
+//   kLacking      the machine could not carry it out
+enum class Recording { kRecorded, kUnsupported, kFailed, kUnjudged, kLacking };
+struct RecordedProblem {
+  NamedProblem problem;
+  Recording ended = Recording::kRecorded;
+  std::string why;                     // it was not recorded, in a sentence
+  std::optional<BaselineEntry> entry;  // it was
+};
+
 // What dispatch picks (or the pinned candidate) for each problem, timed in `processes` fresh processes against itself.
-// A problem whose candidate fails is Error kBadInput: a baseline of what is wrong judges nothing.
-std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& problems, const GateOptions& options,
-                                           const std::function<bool()>& stop = {});
+// One row per problem, or fewer when `stop` said so; `progress` hears of each. Errors as Worker for the device alone.
+std::vector<RecordedProblem> record_baseline(const std::vector<NamedProblem>& problems, const GateOptions& options,
+                                             const std::function<void(const RecordedProblem&)>& progress = {},
+                                             const std::function<bool()>& stop = {});
+std::vector<BaselineEntry> entries_of(const std::vector<RecordedProblem>& rows);
 
 // The verdict of medians of fresh processes against a recorded time; pure. `in_cycles` says what both are in.
 // The interval is one for the next session's median (Student's t, sqrt(1 + 1/n)), and FASTER and SLOWER need all of it
@@ -90,7 +105,9 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
 nlohmann::json gate_json(const std::vector<GateRow>& rows, const GateOptions& options);
 // JUnit XML: SLOWER and WRONG are failures, what could not be judged is an error, never "skipped".
 std::string gate_junit(const std::vector<GateRow>& rows);
-// 1 if a row failed, else 2 if one was not judged or there is none, else 0.
+// 1 if a row failed, else 4 if the machine lacked something, else 2 if one was not judged or there is none, else 0.
 int gate_exit_code(const std::vector<GateRow>& rows);
+// The same of a baseline. What is unsupported was skipped: it counts only where nothing else is there.
+int baseline_exit_code(const std::vector<RecordedProblem>& rows);
 
 }  // namespace flashcore
