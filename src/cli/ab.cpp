@@ -5,6 +5,7 @@
 #include "cli/ab_self_test.h"
 #include "cli/arguments.h"
 #include "cli/common.h"
+#include "cli/stored.h"
 #include "cli/timing_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -50,7 +51,7 @@ void keep(Store& store, const std::string& run, const AbResult& result) {
   trial.message = trial.ended == Ended::kPassed ? "" : result.sentence;
   trial.seconds.emplace();
   for (const PairOutcome& process : result.processes) *trial.seconds += seconds_of(process);
-  store.append(trial);
+  store.append_or_note(trial);
 }
 
 int compare(const AbArguments& options) {
@@ -100,8 +101,8 @@ int compare(const AbArguments& options) {
         console.summary("  warning: {}; both candidates alike, and the interval is wider for it", busy);
       if (result.throttled > 0)
         console.line("  {} of {} samples ran throttled; both candidates did alike", result.throttled, result.samples);
-      keep(store, run, result);
       results.push_back(ab_json(one, result));
+      keep(store, run, result);
       judged += code != kNotJudged;
       worst = worst == kFailed || code == kFailed ? kFailed : std::max(worst, code);
     } catch (const Cancelled&) {
@@ -118,6 +119,7 @@ int compare(const AbArguments& options) {
   if (all.size() > 1 || stopped)
     console.summary("{} of {} judged{}", judged, plural(static_cast<std::int64_t>(all.size()), "problem"),
                     stopped ? stopped_by() : "");
+  if (!tell_store_fault(store) && worst != kFailed) return kNoEnvironment;
   return stopped && worst == kDone ? static_cast<int>(kNotJudged) : worst;
 }
 

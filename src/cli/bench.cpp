@@ -7,6 +7,7 @@
 #include "cli/arguments.h"
 #include "cli/bench_counters.h"
 #include "cli/common.h"
+#include "cli/stored.h"
 #include "cli/timing_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -130,12 +131,12 @@ int run_bench(const BenchArguments& options) {
   if (device.limits.emulated) print_counters(console, result.trials);
   else print_times(console, result.trials);
   write_rows(options.common, bench_json(result.trials, present_checkout()));
-  if (!result.store_fault.empty()) print_error(result.store_fault + " (the trials since then are not stored)");
+  const bool all_stored = tell_store_fault(store);
   console.summary("{} {}, {} failed, {} skipped{}; run {}, store {}{}", done_well,
                   device.limits.emulated ? "counted" : "timed", failed, skipped, lacking_words(lacking), result.run,
                   store.path().string(), result.interrupted ? stopped_by() : "");
   if (failed > 0) return kFailed;
-  if (lacking > 0 || !result.store_fault.empty()) return kNoEnvironment;
+  if (lacking > 0 || !all_stored) return kNoEnvironment;
   return unless_interrupted(done_well > 0 ? kDone : kNotJudged);
 }
 

@@ -9,6 +9,7 @@
 
 #include "cli/arguments.h"
 #include "cli/common.h"
+#include "cli/stored.h"
 #include "cli/timing_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -248,9 +249,11 @@ int run_peers_verb(const PeersArguments& options) {
   print_means(console, result.rows);
   print_load(console, result.rows);
   const int failed = static_cast<int>(result.rows.size()) - timed;
+  const bool all_stored = !store || tell_store_fault(*store);
   console.summary("{} timed, {} failed, in {:.0f} s; run {}{}", timed, failed, steady_seconds() - start, result.run,
                   result.interrupted ? stopped_by() : "");
   if (failed > 0) return kFailed;
+  if (!all_stored) return kNoEnvironment;
   return unless_interrupted(timed > 0 ? kDone : kNotJudged);
 }
 

@@ -37,4 +37,10 @@ std::vector<Trial> stored_trials(const std::string& store, const TrialQuery& que
   return trials;
 }
 
+bool tell_store_fault(const Store& store) {
+  if (store.fault().empty()) return true;
+  print_error(store.fault() + " (the trials since then are not stored)");
+  return false;
+}
+
 }  // namespace flashcore::cli

@@ -8,6 +8,7 @@
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/stop_loss_flags.h"
+#include "cli/stored.h"
 #include "cli/timing_flags.h"
 #include "cli/tune_replay.h"
 #include "cli/verbs.h"
@@ -321,7 +322,7 @@ int run_tune(const TuneArguments& options) {
                               {"busy", busy},
                               {"results", results}});
   const auto total = static_cast<std::int64_t>(tune_options.suite.problems.size());
-  if (options.common.json.empty())
+  if (options.common.json.empty() && store.fault().empty())
     console.line(
         "every trial is in {}: `flashcore report --store {} --out report.html` shows them; --json FILE writes "
         "this result",
@@ -331,6 +332,7 @@ int run_tune(const TuneArguments& options) {
       "{}, store {}{}",
       plural(total, "problem"), faster, winners - faster, static_cast<std::size_t>(total) - winners,
       lacking_words(lacking), result.run, store.path().string(), result.interrupted ? stopped_by() : "");
+  all_kept = tell_store_fault(store) && all_kept;
   if (!all_kept || (lacking > 0 && winners < result.entries.size())) return kNoEnvironment;
   if (say_failed_proposers(result, options.proposer)) return kBadUsage;
   return winners > 0 && (winners == result.entries.size() || result.interrupted) ? kDone : kNotJudged;

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, SOURCE_DIR, CliTest, without_digests
+from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, SOURCE_DIR, CliTest, refuse_trials, without_digests
 
 PROBLEM = "b1_h2_s16_d16_fp32"
 FAKE = os.path.join(SOURCE_DIR, "tests", "cli", "fake_peer.py")
@@ -137,6 +137,15 @@ class PeersTest(CliTest):
         self.assertEqual(len(seconds), 3)
         self.assertGreater(seconds[0]["device"], 0)
         self.assertEqual([s["device"] + s["host"] for s in seconds[1:]], [0, 0])
+
+    def test_a_store_that_takes_nothing_costs_no_row(self):
+        self.run_peers("--peer", fake("good"), "--store", "trials.db", rounds="2")
+        refuse_trials(self.path("trials.db"))
+        result = self.expect(NO_ENVIRONMENT, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "2", "--peer", fake("good"),
+                             "--store", "trials.db", "--json", "full.json")  # fmt: skip
+        self.assertIn("no room left", result.stderr)
+        (row,) = self.read("full.json")["results"]
+        self.assertEqual([peer["name"] for peer in row["peers"]], ["good"])
 
     def test_who_goes_wrong_is_left_out_and_the_others_are_measured(self):
         reasons = {

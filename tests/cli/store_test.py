@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, NO_ENVIRONMENT, SOURCE_DIR, CliTest, copy_device_sources, interrupt, without_digests
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, NO_ENVIRONMENT, SOURCE_DIR, CliTest, copy_device_sources, interrupt, refuse_trials, without_digests
 
 PROBLEM = ["--device", "cpu", "--problem", "b1_h2_s96_d64_fp32"]
 
@@ -53,6 +53,27 @@ class StoreTest(CliTest):
         except PermissionError:
             self.skipTest("the program lies where only root may go")
         self.expect_error(NO_ENVIRONMENT, ["t.db"], "tune", *PROBLEM, "--budget", "1", "--store", self.path("t.db"), **other)
+
+    def test_a_store_that_takes_nothing_costs_no_result(self):
+        store = self.path("t.db")
+        self.expect(DONE, "bench", *PROBLEM, "--store", store)
+        refuse_trials(store)
+        suite = self.write("two.yaml", "name: two\nproblems:\n" + "".join(
+            "  - {name: p%d, num_heads: 1, seq_len: %d, head_dim: 64, dtype: fp32}\n" % (i, 16 * i) for i in (1, 2)))
+        short = ["--seconds", "0.2", "--processes", "1"]
+        for verb, codes, results in (
+            (["ab", "cpu_fwd:block_n=32", "cpu_fwd:block_n=64", "--device", "cpu", "--suite", suite, *short], (FAILED, NO_ENVIRONMENT), 2),
+            (["bench", "--device", "cpu", "--suite", suite], (NO_ENVIRONMENT,), 2),
+            (["tune", *PROBLEM, "--budget", "2", "--finalists", "1"], (NO_ENVIRONMENT,), 1),
+        ):
+            with self.subTest(verb=verb[0]):
+                result = self.run_flashcore(*verb, "--store", store, "--json", self.path("out.json"))
+                self.assertIn(result.returncode, codes, result.stderr)
+                self.assertIn("no room left (the trials since then are not stored)", result.stderr)
+                with open(self.path("out.json"), encoding="utf-8") as file:
+                    self.assertEqual(len(json.load(file)["results"]), results)
+        with sqlite3.connect(store) as connection:
+            self.assertEqual(connection.execute("SELECT count(*) FROM trials").fetchone(), (1,))
 
     def test_a_store_from_a_newer_version(self):
         store = self.path("t.db")

@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import signal
+import sqlite3
 import struct
 import subprocess
 import tempfile
@@ -94,6 +95,14 @@ def copy_device_sources(tree):
     shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), os.path.join(tree, "src", "kernels"))
     os.makedirs(os.path.join(tree, "src", "core"))
     shutil.copy(os.path.join(SOURCE_DIR, "src", "core", "band.h"), os.path.join(tree, "src", "core"))
+
+
+def refuse_trials(store):
+    """From now on the store takes no trial, as on a full disk."""
+    connection = sqlite3.connect(store)
+    connection.execute("CREATE TRIGGER full BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'no room left'); END")
+    connection.commit()
+    connection.close()
 
 
 def without_digests(document):

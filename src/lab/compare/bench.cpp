@@ -173,12 +173,7 @@ BenchResult bench(const BenchOptions& options, Store* store, const std::function
       if (stop && stop()) throw Cancelled("stopped between two problems");
       Trial trial = bench_one(worker, options, named);
       trial.run = result.run;
-      try {
-        if (store) trial.id = store->append(trial);
-      } catch (const Error& e) {  // locked for good, or a full disk: what is measured is told all the same
-        result.store_fault = e.what();
-        store = nullptr;
-      }
+      if (store) trial.id = store->append_or_note(trial);
       if (progress) progress(trial);
       result.trials.push_back(std::move(trial));
     }

@@ -32,11 +32,10 @@ struct BenchResult {
   std::string run;
   std::vector<Trial> trials;  // one per problem, in the suite's order, failures included
   bool interrupted = false;
-  std::string store_fault;  // why not all trials are in the store; empty: they are
 };
 
-// Every Trial goes through a worker process and, where there is a store, into it. A problem that no family runs, or
-// that the pinned family does not run, becomes a Trial that ended "invalid" with the reasons.
+// Every Trial goes through a worker process and, where there is a store, into it (append_or_note). A problem that no
+// family runs, or that the pinned family does not run, becomes a Trial that ended "invalid" with the reasons.
 BenchResult bench(const BenchOptions& options, Store* store, const std::function<void(const Trial&)>& progress,
                   const std::function<bool()>& stop);
 

@@ -314,7 +314,7 @@ class PeerRun {
     trial.message = message;
     trial.timing.reset();
     trial.run = result_.run;
-    if (store_) store_->append(trial);
+    if (store_) store_->append_or_note(trial);
     json row = bench_row(trial), session = this_session();
     session.update({{"ended", ended}, {"message", message}});
     row["measured"] = json::array({session});
@@ -335,11 +335,11 @@ class PeerRun {
       trial.comparison = compare_sessions(log_ratios_of(row, peer), options_.margin);
       trial.comparison->against =
           fmt::format("{} ({})", peer["name"].get<std::string>(), peer["version"].get<std::string>());
-      store_->append(trial);
+      store_->append_or_note(trial);
       // One race against all of them: its seconds were spent once.
       if (trial.seconds) trial.seconds = TrialSeconds{};
     }
-    if (row["peers"].empty()) store_->append(trial);
+    if (row["peers"].empty()) store_->append_or_note(trial);
   }
 
   bool is_sustained() const { return options_.condition == Condition::kSustained; }

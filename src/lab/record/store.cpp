@@ -169,6 +169,7 @@ struct Store::Impl {
   std::unique_ptr<StoreCopy> copy;
   std::unique_ptr<SQLite::Database> db;
   bool blank = false;  // to read, but nobody has written yet
+  std::string fault;   // of append_or_note
 
   // Reading a store in WAL mode needs a -shm file beside it, which SQLite cannot make in a folder that is read-only.
   // "immutable" would do without, and would not see what is still in the -wal file: so a copy is read.
@@ -247,6 +248,20 @@ std::int64_t Store::append(const Trial& trial) {
     throw_store_error(impl_->path, "write to", e);
   }
 }
+
+std::int64_t Store::append_or_note(const Trial& trial) {
+  if (is_wrong_on_purpose(trial.family)) throw_bad_input("{} {}", trial.candidate(), kWrongIsNoCandidate);
+  // Each attempt at a store that is locked takes as long as the first.
+  if (!impl_->fault.empty()) return 0;
+  try {
+    return append(trial);
+  } catch (const Error& e) {
+    impl_->fault = e.what();
+    return 0;
+  }
+}
+
+const std::string& Store::fault() const { return impl_->fault; }
 
 std::vector<Trial> Store::query(const TrialQuery& query, std::vector<std::string>* damaged) const {
   if (impl_->blank) return {};

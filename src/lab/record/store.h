@@ -27,6 +27,10 @@ class Store {
   ~Store();
   // Returns the id given. Error kBadInput for a kernel that is wrong on purpose (wrong_on_purpose.h).
   std::int64_t append(const Trial& trial);
+  // The same for whoever has measured and must tell it all the same: where the file cannot be written to (locked for
+  // good, a full disk) it gives 0, fault() says why, and nothing is appended from then on.
+  std::int64_t append_or_note(const Trial& trial);
+  const std::string& fault() const;  // empty: all was stored
   // By id. A trial that cannot be read, or is of a kernel that is wrong on purpose, is passed over and named in
   // `damaged` ("trial 17 (...reason...)"); without `damaged` it is Error kBadInput.
   std::vector<Trial> query(const TrialQuery& query, std::vector<std::string>* damaged = nullptr) const;

@@ -260,7 +260,7 @@ const Trial& ProblemTuner::keep_trial(Trial judged, const char* stage) {
 
 Trial ProblemTuner::store(Trial trial) {
   trial.run = run_.id;
-  trial.id = run_.store.append(trial);
+  trial.id = run_.store.append_or_note(trial);
   return trial;
 }
 

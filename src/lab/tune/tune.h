@@ -15,7 +15,7 @@ namespace flashcore {
 // baseline. The winner is the finalist with the best held-out speed-up among those that are FASTER with a Holm-adjusted
 // p below 5%; without one, the baseline. Errors: kBadInput
 // for an unknown family or strategy, and for a proposer that ends before its first proposal; kEnvironment if the device
-// is not there or the store cannot be written.
+// is not there. A store that cannot be written any more ends no search: store.fault() says so.
 //
 // Resumes: candidates already tried for the same problem, device and source_hash are read from the store, counted and
 // shown to the search, not run again. `stop` is polled; when true the run ends cleanly with what is done saved.
