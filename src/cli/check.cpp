@@ -147,6 +147,36 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
   return finish(options, console, tally, results);
 }
 
+// A run of a flag of its own, and the flags that it reads beside --device and --json. A flag that would be ignored
+// misleads.
+struct CheckMode {
+  const char* flag;
+  std::vector<std::string> reads;
+};
+
+void refuse_unread_flags(const CLI::App& app) {
+  static const CheckMode modes[] = {{"--fuzz", {"--family", "--seed", "--jobs"}},
+                                    {"--neighbours", {"--family", "--config", "--seed"}},
+                                    {"--needles", {"--family", "--config", "--seed", "--seq-kv", "--head-dims"}},
+                                    {"--planted", {"--problem"}},
+                                    {"--conformance", {"--record", "--recording"}}};
+  const CheckMode* asked = nullptr;
+  for (const CheckMode& mode : modes) {
+    if (app.count(mode.flag) == 0) continue;
+    if (asked) throw_bad_input("{} and {} are runs of their own: give one of them", asked->flag, mode.flag);
+    asked = &mode;
+  }
+  if (!asked) return;
+  std::vector<std::string> unread;
+  for (const char* flag : {"--suite", "--problem", "--family", "--config", "--patterns", "--configs", "--seed",
+                           "--jobs", "--seq-kv", "--head-dims", "--record", "--recording"})
+    if (app.count(flag) > 0 && std::find(asked->reads.begin(), asked->reads.end(), flag) == asked->reads.end())
+      unread.emplace_back(flag);
+  if (!unread.empty())
+    throw_bad_input("{} has its own problems and data and does not read {}: leave {} out; it reads {}", asked->flag,
+                    fmt::join(unread, ", "), unread.size() == 1 ? "it" : "them", fmt::join(asked->reads, ", "));
+}
+
 }  // namespace
 
 Judgement CheckTally::count(const Trial& trial) {
@@ -243,7 +273,8 @@ Run add_check(CLI::App& app) {
       ->type_name("N")
       ->check(whole_between(1, 10000000));
   app.add_option("--seed", options->seed, "of the data, or of the fuzzer")->check(seed_number())->capture_default_str();
-  app.add_option("--jobs", options->jobs, "worker processes (default: 1 on a CPU, up to 8 on a GPU)")
+  app.add_option("--jobs", options->jobs,
+                 "worker processes (default: 1 on a CPU, up to 8 on a GPU, one for each core on the emulator)")
       ->type_name("N")
       ->check(whole_between(1, 256));
   app.add_flag("--conformance", options->conformance,
@@ -269,8 +300,9 @@ Run add_check(CLI::App& app) {
        "check --device cpu --problem b1_h4_hk2_sq17_sk33_d64_bf16 --family cpu_fwd --patterns normal,peaked --seed 7",
        "check --device cpu --neighbours 20", "check --planted --device emulator --problem gpu_wrong_tail",
        "check --needles --device cpu --seq-kv 4096 --head-dims 64 --json needles.json"});
-  return [options, lengths, dims] {
+  return [options, lengths, dims, &app] {
     watch_interrupts();
+    refuse_unread_flags(app);
     check_json_target(options->common);
     check_output_file("--record", options->record);
     if (!options->conformance && !(options->record + options->recording).empty())

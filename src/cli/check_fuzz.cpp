@@ -18,10 +18,6 @@ struct Failure {
 };
 
 std::vector<const Family*> fuzzed_families(const CheckOptions& options, const DeviceInfo& device) {
-  if (!options.common.suite.empty() || !options.common.problem.empty())
-    throw_bad_input("--fuzz draws its own problems: leave --suite and --problem out");
-  if (!options.patterns.empty() || options.random_configs > 0)
-    throw_bad_input("--fuzz draws its own patterns and configs: leave --patterns and --configs out");
   const std::string text = candidate_text(options.common);
   if (text.find(':') != std::string::npos)
     throw_bad_input("--fuzz draws its own configs: leave the config out of {}", text);

@@ -7,16 +7,6 @@
 namespace flashcore::cli {
 namespace {
 
-void refuse_flags_beside_needles(const CheckOptions& options) {
-  if (!options.common.suite.empty() || !options.common.problem.empty() || options.fuzz > 0 ||
-      options.random_configs >= 0 || options.jobs > 0 || !options.patterns.empty() || options.planted ||
-      options.conformance) {
-    throw_bad_input(
-        "--needles has its own problems and data: leave out --suite, --problem, --fuzz, --configs, --jobs, --patterns, "
-        "--planted and --conformance");
-  }
-}
-
 std::string promotion_words(const Candidate& candidate) {
   const auto promotion = promotion_of(candidate);
   if (!promotion) return "-";
@@ -78,7 +68,6 @@ void print_losses(Console& console, const std::vector<NeedleRun>& runs) {
 }  // namespace
 
 int check_needles(const CheckOptions& options) {
-  refuse_flags_beside_needles(options);
   const auto device = open_named_device(options.common.device);
   Console console(options.common.quiet, json_on_stdout(options.common));
   NeedleOptions needles;

@@ -11,20 +11,9 @@ namespace {
 constexpr int kOfOneSequence = 10;
 constexpr std::size_t kToldAtMost = 5;
 
-void refuse_flags_beside_neighbours(const CheckOptions& options) {
-  if (!options.common.suite.empty() || !options.common.problem.empty() || options.fuzz > 0 ||
-      options.random_configs >= 0 || options.jobs > 0 || !options.patterns.empty() || options.planted ||
-      options.conformance || options.needles) {
-    throw_bad_input(
-        "--neighbours has its own problems and data: leave out --suite, --problem, --fuzz, --configs, --jobs, "
-        "--patterns, --planted, --conformance and --needles");
-  }
-}
-
 }  // namespace
 
 int check_neighbours(const CheckOptions& options) {
-  refuse_flags_beside_neighbours(options);
   const auto device = open_named_device(options.common.device);
   const std::string pinned = candidate_text(options.common);
   Console console(options.common.quiet, json_on_stdout(options.common));

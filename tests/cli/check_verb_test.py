@@ -85,6 +85,24 @@ class CheckTest(CliTest):
         self.expect_error(BAD_USAGE, ["100", "4096"], *needles, "--seq-kv", "100")
         self.assertIn("skipped", self.expect(NOT_JUDGED, *needles, "--family", "sm90_fp8_fwd", "--seq-kv", "4096", "--head-dims", "64").stdout)
 
+    def test_a_run_of_its_own_refuses_what_it_would_ignore(self):
+        modes = {"--fuzz": ["3"], "--neighbours": ["3"], "--needles": [], "--planted": [], "--conformance": []}
+        for one in modes:
+            for other in modes:
+                if one < other:
+                    self.expect_error(BAD_USAGE, [one, other, "give one"], "check", "--device", "cpu", one, *modes[one], other, *modes[other])
+        flags = {"--suite": "smoke", "--family": "cpu_fwd", "--patterns": "normal", "--configs": "0", "--jobs": "1", "--seed": "1",
+                 "--problem": "b1_h1_s8_d8_fp32"}  # fmt: skip
+        reads = {"--fuzz": ["--family", "--seed", "--jobs"], "--neighbours": ["--family", "--seed"], "--needles": ["--family", "--seed"],
+                 "--planted": ["--problem"], "--conformance": []}  # fmt: skip
+        for mode, value in modes.items():
+            for flag, word in flags.items():
+                if flag not in reads[mode]:
+                    with self.subTest(mode=mode, flag=flag):
+                        self.expect_error(BAD_USAGE, [mode, "does not read " + flag + ": "], "check", "--device", "cpu", mode, *value, flag, word)
+        self.expect_error(BAD_USAGE, ["--planted", "--suite, --seed: leave them out"],
+                          "check", "--planted", "--seed", "2", "--suite", "smoke")  # fmt: skip
+
     def test_json_to_a_folder_that_is_not_there_fails_before_the_work(self):
         self.expect_error(NO_ENVIRONMENT, ["/nowhere"], "check", "--device", "cpu", "--fuzz", "1000000", "--json", "/nowhere/c.json", timeout=20)
 
