@@ -23,7 +23,16 @@ void print_verdicts(Console& console, const std::vector<NeedleRun>& runs, const 
   Table table({"keys", "head dim", "family", "", "promoted", "found", "bf16", "drift of o, rms / limit", "max",
                "of lse, max / limit", "verdict"});
   for (const NeedleRun& run : runs)
-    for (const auto& [candidate, verdict] : run.results)
+    for (const NeedleResult& result : run.results) {
+      const auto& [candidate, verdict, failure] = result;
+      if (!failure.empty()) {
+        const std::string keys = std::to_string(run.problem.seqlen_kv);
+        table.add({keys, std::to_string(run.problem.head_dim), candidate.candidate.family->name(),
+                   role_of(candidate, options), promotion_words(candidate.candidate), "-", "-", "-", "-", "-",
+                   Cell("FAIL", Tone::kBad)});
+        table.add_detail(fmt::format("{} keys by {}", keys, candidate.candidate.print()), failure, Tone::kBad);
+        continue;
+      }
       table.add({std::to_string(run.problem.seqlen_kv),
                  std::to_string(run.problem.head_dim),
                  candidate.candidate.family->name(),
@@ -37,6 +46,7 @@ void print_verdicts(Console& console, const std::vector<NeedleRun>& runs, const 
                  {verdict.words(), verdict.passed()  ? Tone::kGood
                                    : candidate.gated ? Tone::kBad
                                                      : Tone::kWarn}});
+    }
   console.table(table);
 }
 
@@ -56,9 +66,10 @@ void print_losses(Console& console, const std::vector<NeedleRun>& runs) {
     table.add(cells);
   };
   for (const NeedleRun& run : runs) {
-    add(run, "bf16", "-", run.bf16_found);
-    for (const auto& [candidate, verdict] : run.results)
-      add(run, candidate.candidate.family->name(), promotion_words(candidate.candidate), verdict.found);
+    if (!run.bf16_found.by_place.empty()) add(run, "bf16", "-", run.bf16_found);
+    for (const auto& [candidate, verdict, failure] : run.results)
+      if (failure.empty())
+        add(run, candidate.candidate.family->name(), promotion_words(candidate.candidate), verdict.found);
   }
   if (table.empty()) return;
   console.line("found, where some were lost:");
@@ -83,19 +94,28 @@ int check_needles(const CheckOptions& options) {
   print_losses(console, runs);
 
   int passed = 0, failed = 0, skipped = 0, others = 0;
+  std::string lacking;
   for (const NeedleRun& run : runs) {
-    if (run.results.empty()) {
+    if (!run.why_none.empty()) {
       ++skipped;
       console.line("skipped {}: {}", run.problem.id(), run.why_none);
     }
-    for (const auto& [candidate, verdict] : run.results)
-      if (candidate.gated) ++(verdict.passed() ? passed : failed);
-      else others += !verdict.passed();
+    if (!run.failure.empty()) {
+      ++failed;
+      print_error(fmt::format("{}: nothing is judged, since bf16 has no outputs: {}", run.problem.id(), run.failure));
+    }
+    if (!run.lacking.empty()) lacking = fmt::format("{}: {}", run.problem.id(), run.lacking);
+    // A setting that is asked for by name may lose needles. It must compile and run.
+    for (const NeedleResult& result : run.results)
+      if (result.candidate.gated || !result.failure.empty()) ++(result.passed() ? passed : failed);
+      else others += !result.passed();
   }
   write_json(options.common, needles_json(runs, needles, device->info()));
   console.summary("{} passed, {} failed, {} skipped; of settings that must be asked for by name {} would fail{}",
                   passed, failed, skipped, others, stopped_by());
+  if (!lacking.empty()) print_error(lacking);
   if (failed > 0) return kFailed;
+  if (!lacking.empty()) return kNoEnvironment;
   return unless_interrupted(passed > 0 ? kDone : kNotJudged);
 }
 

@@ -45,10 +45,15 @@ int check_neighbours(const CheckOptions& options) {
                          {"different", verdict.different}});
     for (const std::string& which : verdict.different)
       if (++told <= kToldAtMost) {
-        console.summary("{}", console.paint("FAIL other bits", Tone::kBad));
+        console.summary("{}", console.paint("FAIL", Tone::kBad));
         console.block(
             fmt::format("{}, {} rows and {} keys: {}", candidate.print(), drawn->lengths.q, drawn->lengths.kv, which));
       }
+    if (!verdict.lacking.empty()) {
+      ++tally.lacking;
+      print_error(fmt::format("{}: {}", alone.problem.id(), verdict.lacking));
+    }
+    if (verdict.faulted || !verdict.lacking.empty()) break;
     done += wanted;
     console.progress(done, options.neighbours, fmt::format("{} failed  {}", tally.failed, alone.problem.id()));
   }

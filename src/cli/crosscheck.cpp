@@ -7,10 +7,10 @@
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
-#include "core/environment_error.h"
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "lab/compare/crosscheck_tools.h"
+#include "lab/harness/kernel_failure.h"
 #include "lab/record/machine.h"
 
 namespace flashcore::cli {
@@ -163,18 +163,12 @@ int run_crosscheck(const CrosscheckArguments& options) {
     // What has faulted launches nothing more.
     if (interrupted() || faulted) break;
     CrosscheckResult result;
-    try {
-      result = crosscheck_one(options, *device, named, candidate, limit);
-    } catch (const CompileError& e) {
-      result.failed = fmt::format("the kernel did not compile: {}", e.what());
-    } catch (const DeviceFault& e) {
-      result.failed = fmt::format("the device reported a fault: {}", e.what());
-      faulted = true;
-    } catch (const std::exception& e) {
-      if (!is_environment_error(e)) throw;
-      lacking = fmt::format("{}: {}", named.name, environment_message(e));
+    const auto failure = failure_of([&] { result = crosscheck_one(options, *device, named, candidate, limit); });
+    if (failure && failure->lacking) {
+      lacking = fmt::format("{}: {}", named.name, failure->what);
       break;
     }
+    if (failure) result.failed = failure->what, faulted = failure->faulted;
     show_result(console, result, fmt::format("{} by {}", named.name, candidate.print()));
     if (!result.wrong.empty() || !result.failed.empty()) print_error(fmt::format("{}: {}", named.name, result.why()));
     else if (const std::string why = result.why(); !why.empty()) {

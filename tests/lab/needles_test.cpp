@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "device/emulator/emulator_device.h"
+#include "lab/fake.h"
 
 namespace flashcore {
 namespace {
@@ -141,6 +142,26 @@ TEST(Needles, SumsThatAreNeverPromotedAreNamedAndTheDefaultPasses) {
   const NeedleRun promoted = run_needles(*device, options).at(0);
   EXPECT_TRUE(promoted.results.at(0).verdict.passed()) << promoted.results[0].verdict.words();
   EXPECT_EQ(promoted.bf16, "idealised");
+}
+
+// In this process: what was judged before it must not be lost, and nothing is launched after it.
+TEST(Needles, AKernelThatFaultsFailsAndEndsTheRuns) {
+  const test::AllFakeFamilies families;
+  const auto device = open_device("cpu");
+  NeedleOptions options;
+  options.seqlens_kv = {kFewestNeedleKeys};
+  options.head_dims = {64, 128};
+  options.pinned = "fake_device_fault";
+  const std::vector<NeedleRun> runs = run_needles(*device, options);
+  ASSERT_EQ(runs.size(), 1u);
+  ASSERT_EQ(runs[0].results.size(), 1u) << runs[0].failure << runs[0].lacking;
+  const NeedleResult& result = runs[0].results[0];
+  EXPECT_NE(result.failure.find("illegal memory access"), std::string::npos) << result.failure;
+  EXPECT_FALSE(result.passed());
+  EXPECT_EQ(result.words(), result.failure);
+  const auto row = needles_json(runs, options, device->info())["results"][0];
+  EXPECT_EQ(row["candidates"][0]["failure"], result.failure);
+  EXPECT_TRUE(row["bf16"].is_object());
 }
 
 }  // namespace

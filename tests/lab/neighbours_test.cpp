@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "device/device.h"
 #include "kernels/batch_invariant.h"
+#include "lab/fake.h"
 
 namespace flashcore {
 namespace {
@@ -67,6 +68,19 @@ TEST(Neighbours, OnTheCpuTheChosenCandidateKeepsItsBits) { EXPECT_EQ(different(*
 // Parts of the keys that go by how many keys and CTAs there are: what a batch is given without the promise.
 TEST(Neighbours, AKernelThatDealsOutTheKeysOfAllIsFound) {
   EXPECT_GT(different(*open_device("emulator:sm_80"), 6, "sm80_decode_fwd:split_keys=0,min_blocks=1"), 0);
+}
+
+// In this process: what was judged before it must not be lost.
+TEST(Neighbours, AKernelThatFaultsHasNoBitsAndEndsTheCase) {
+  const test::AllFakeFamilies families;
+  const auto device = open_device("cpu");
+  const auto drawn = random_neighbours(kSeed, 0, 5, device->info(), "fake_device_fault");
+  ASSERT_TRUE(drawn);
+  const NeighbourVerdict verdict = judge_neighbours(*device, *drawn, "fake_device_fault");
+  EXPECT_TRUE(verdict.faulted);
+  EXPECT_EQ(verdict.compared, 5);
+  ASSERT_EQ(verdict.different.size(), 5u);
+  EXPECT_NE(verdict.different.front().find("illegal memory access"), std::string::npos) << verdict.different.front();
 }
 
 // A warp caps its scores one of two ways, by its largest: that of a key or row behind the sequence must not count.

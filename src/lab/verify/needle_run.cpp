@@ -8,6 +8,7 @@
 #include "core/parallel.h"
 #include "kernels/source_hash.h"
 #include "lab/gates/calls.h"
+#include "lab/harness/kernel_failure.h"
 #include "lab/record/json_io.h"
 #include "lab/record/trial.h"
 #include "lab/verify/needles.h"
@@ -95,6 +96,12 @@ json result_json(const NeedleResult& result) {
   json promotion;
   if (const auto p = promotion_of(result.candidate.candidate))
     promotion = {{"field", p->field}, {"value", p->value}, {"keys", p->keys}};
+  if (!result.failure.empty())
+    return {{"candidate", result.candidate.candidate.print()},
+            {"gated", result.candidate.gated},
+            {"promotion", promotion},
+            {"failure", result.failure},
+            {"verdict", result.words()}};
   return {{"candidate", result.candidate.candidate.print()},
           {"gated", result.candidate.gated},
           {"promotion", promotion},
@@ -120,30 +127,55 @@ class NeedleRunner {
     run.problem = {needle_problem(seqlen_kv, head_dim, DType::kE4M3), Layout::kBhsd};
     const auto candidates = needle_candidates(options_.pinned, run.problem, device_.info(), run.why_none);
     if (candidates.empty()) return run;
+    // What the machine lacks ends all of it: memory for the data, a compiler.
+    const auto failure = failure_of([&] { judge(candidates, seqlen_kv, head_dim, run); });
+    if (!failure) return run;
+    (failure->lacking ? run.lacking : run.failure) = failure->what;
+    is_over_ = failure->lacking || failure->faulted;
+    return run;
+  }
+  // Nothing more can be run here.
+  bool is_over() const { return is_over_; }
+
+ private:
+  Device& device_;
+  const NeedleOptions& options_;
+  std::vector<Artifact> artifacts_;                   // of the candidates
+  std::vector<std::optional<KernelFailure>> failed_;  // those that did not compile
+  bool is_over_ = false;
+
+  void judge(const std::vector<NeedleCandidate>& candidates, std::int64_t seqlen_kv, std::int64_t head_dim,
+             NeedleRun& run) {
     compile(candidates, run.problem);
     const NeedleData data = make_needle_data(seqlen_kv, head_dim, options_.seed);
     run.needles = static_cast<int>(data.needles.size());
     const FlatOutputs bf16 = outputs_of_bf16(data, run.bf16);
     run.bf16_found = count_found(data, bf16.o);
-    for (std::size_t i = 0; i < candidates.size() && !options_.stop(); ++i) {
-      const FlatOutputs outputs =
-          run_on(device_, candidates[i].candidate, artifacts_[i], data.quantised, data.quantised_inputs);
-      run.results.push_back({candidates[i], judge_needles(data, outputs.o, outputs.lse, bf16.o, bf16.lse)});
+    for (std::size_t i = 0; i < candidates.size() && !options_.stop() && !is_over_; ++i) {
+      FlatOutputs outputs;
+      std::optional<KernelFailure> failure = failed_[i];
+      if (!failure)
+        failure = failure_of([&] {
+          outputs = run_on(device_, candidates[i].candidate, artifacts_[i], data.quantised, data.quantised_inputs);
+        });
+      if (!failure) {
+        run.results.push_back({candidates[i], judge_needles(data, outputs.o, outputs.lse, bf16.o, bf16.lse)});
+        continue;
+      }
+      if (failure->lacking) run.lacking = failure->what;
+      else run.results.push_back({candidates[i], {}, failure->what});
+      is_over_ = failure->lacking || failure->faulted;
     }
-    return run;
   }
-
- private:
-  Device& device_;
-  const NeedleOptions& options_;
-  std::vector<Artifact> artifacts_;  // of the candidates
 
   // Side by side, for a kernel of Hopper takes seconds to compile.
   void compile(const std::vector<NeedleCandidate>& candidates, const Problem& problem) {
     artifacts_.assign(candidates.size(), {});
+    failed_.assign(candidates.size(), {});
     parallel_for(static_cast<std::int64_t>(candidates.size()), 0, [&](std::int64_t i) {
       const auto at = static_cast<std::size_t>(i);
-      artifacts_[at] = compile_candidate(candidates[at].candidate, problem, device_.info().limits);
+      failed_[at] = failure_of(
+          [&] { artifacts_[at] = compile_candidate(candidates[at].candidate, problem, device_.info().limits); });
     });
   }
 
@@ -199,7 +231,7 @@ std::vector<NeedleRun> run_needles(Device& device, const NeedleOptions& options)
   std::vector<NeedleRun> runs;
   for (const std::int64_t head_dim : options.head_dims)
     for (const std::int64_t seqlen_kv : options.seqlens_kv) {
-      if (options.stop()) return runs;
+      if (options.stop() || runner.is_over()) return runs;
       if (options.progress)
         options.progress(static_cast<int>(runs.size()), total,
                          fmt::format("{} keys of head dim {}", seqlen_kv, head_dim));
@@ -214,11 +246,13 @@ json needles_json(const std::vector<NeedleRun>& runs, const NeedleOptions& optio
     json candidates = json::array();
     for (const NeedleResult& result : run.results) candidates.push_back(result_json(result));
     json bf16;
-    if (run.why_none.empty()) bf16 = {{"by", run.bf16}, {"needles", count_json(run.bf16_found)}};
+    if (!run.bf16_found.by_place.empty()) bf16 = {{"by", run.bf16}, {"needles", count_json(run.bf16_found)}};
     results.push_back({{"problem", run.problem.id()},
                        {"seqlen_kv", run.problem.seqlen_kv},
                        {"head_dim", run.problem.head_dim},
                        {"why_none", run.why_none},
+                       {"failure", run.failure},
+                       {"lacking", run.lacking},
                        {"needles", run.needles},
                        {"bf16", bf16},
                        {"candidates", candidates}});

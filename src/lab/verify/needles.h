@@ -78,6 +78,9 @@ struct NeedleOptions {
 struct NeedleResult {
   NeedleCandidate candidate;
   NeedleVerdict verdict;
+  std::string failure = {};  // it did not compile, or faulted: there is no verdict
+  bool passed() const { return failure.empty() && verdict.passed(); }
+  std::string words() const { return failure.empty() ? verdict.words() : failure.substr(0, failure.find('\n')); }
 };
 struct NeedleRun {
   PlacedProblem problem;
@@ -86,9 +89,11 @@ struct NeedleRun {
   NeedleCount bf16_found;
   std::vector<NeedleResult> results;
   std::string why_none;  // no candidate
+  std::string failure;   // what bf16 counts by did not compile, or faulted: nothing is judged
+  std::string lacking;   // what the machine had not: no run came after this one
 };
-// One run for each head dim and length, in this order; those that were done where `stop` says so. Errors of compiling
-// and launching pass through.
+// One run for each head dim and length, in this order; those that were done where `stop` says so. A kernel that does
+// not compile fails alone; one that faults ends the runs as well, since its device launches nothing more.
 std::vector<NeedleRun> run_needles(Device& device, const NeedleOptions& options);
 // {"schema": "flashcore.needles/1", ...}.
 nlohmann::json needles_json(const std::vector<NeedleRun>& runs, const NeedleOptions& options, const DeviceInfo& device);

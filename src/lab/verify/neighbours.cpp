@@ -14,6 +14,7 @@
 #include "core/problem_fields.h"
 #include "kernels/batch_invariant.h"
 #include "lab/gates/calls.h"
+#include "lab/harness/kernel_failure.h"
 
 namespace flashcore {
 namespace {
@@ -290,10 +291,22 @@ NeighbourVerdict judge_neighbours(Device& device, const NeighbourCase& given, co
   const AttentionInputs own = make_inputs(problem, Pattern::kNormal, given.seed);
   std::optional<Bits> alone;
   for (const Neighbourhood& n : given.neighbourhoods) {
-    const Bits bits = runner.run(given, n, inputs_of(given, n, own, random));
+    Bits bits;
+    const auto failure = failure_of([&] { bits = runner.run(given, n, inputs_of(given, n, own, random)); });
+    if (failure) verdict.faulted = failure->faulted;
+    if (failure && failure->lacking) {
+      verdict.lacking = failure->what;
+      return verdict;
+    }
+    if (failure && alone) {
+      ++verdict.compared;
+      verdict.different.push_back(n.words() + ": " + failure->what);
+      if (failure->faulted) return verdict;
+      continue;
+    }
     if (!alone) {
       alone = bits;
-      const std::string wrong = why_wrong(problem, own, bits);
+      const std::string wrong = failure ? failure->what : why_wrong(problem, own, bits);
       if (wrong.empty()) continue;
       verdict.compared = static_cast<int>(given.neighbourhoods.size()) - 1;
       verdict.different.assign(static_cast<std::size_t>(verdict.compared), wrong);

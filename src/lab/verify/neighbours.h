@@ -41,8 +41,12 @@ std::optional<NeighbourCase> random_neighbours(std::uint64_t seed, std::uint64_t
 Candidate neighbour_candidate(const Problem& problem, const DeviceInfo& device, const std::string& pinned = {});
 
 struct NeighbourVerdict {
-  int compared = 0;                    // neighbourhoods beside the first
-  std::vector<std::string> different;  // of which bits differ: which, where first, and by how much; all if it is wrong
+  int compared = 0;  // neighbourhoods beside the first
+  // Of which bits differ: which, where first, and by how much; all if it is wrong. A kernel that does not compile, or
+  // faults, has no bits.
+  std::vector<std::string> different;
+  bool faulted = false;  // the device launches nothing more; neighbourhoods after that one are not compared
+  std::string lacking;   // what the machine had not: so are they then
 };
 NeighbourVerdict judge_neighbours(Device& device, const NeighbourCase& given, const std::string& pinned = {});
 
