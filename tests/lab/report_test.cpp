@@ -7,10 +7,12 @@
 
 #include "core/suite.h"
 #include "lab/example_trials.h"
+#include "lab/record/funnel_stage.h"
 #include "lab/report/content_policy.h"
 #include "lab/report/funnel.h"
 #include "lab/report/model.h"
 #include "lab/report/text.h"
+#include "lab/tune/facts.h"
 
 namespace flashcore {
 namespace {
@@ -105,6 +107,31 @@ TEST(ReportFunnel, WrongTimedOutputsAreNotCorrect) {
   trial.ended = Ended::kIncorrect;
   EXPECT_EQ(counts(make_funnel({&trial})), (std::vector<int>{1, 1, 1, 0, 0, 0}));
   EXPECT_FALSE(make_model({trial}, kAgainstCurrent).rows[0].winner);
+}
+
+// tune's own table of a run and the report of its store say the same.
+TEST(ReportFunnel, CountsAsTheTableOfTuneDoes) {
+  std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
+  // Passed the gate of correctness; its timed launches then left wrong outputs.
+  Trial wrong =
+      example::timed(example::trial(20, Phase::kSearch, "b1_h8_s512_d64_fp16", "mission", "block_m=7"), 10, 1);
+  wrong.ended = Ended::kIncorrect;
+  wrong.timing.reset();
+  ASSERT_TRUE(passed_gate(wrong, Gate::kCorrectness));
+  trials.push_back(wrong);
+  Trial on_cpu = example::trial(21, Phase::kSearch, "b1_h8_s512_d64_fp16", "mission", "block_m=9");
+  on_cpu.gates = {example::verdict(Gate::kValid, GateStatus::kPassed),
+                  example::verdict(Gate::kCompile, GateStatus::kSkipped),
+                  example::verdict(Gate::kCorrectness, GateStatus::kPassed)};
+  trials.push_back(on_cpu);
+  std::vector<const Trial*> pointers;
+  for (const Trial& trial : trials) pointers.push_back(&trial);
+  TuneResult::Entry entry;
+  count_funnel(trials, entry);
+  EXPECT_EQ(counts(make_funnel(pointers)),
+            (std::vector<int>{entry.proposed, entry.valid, entry.compiled, entry.correct, entry.raced, entry.led}));
+  EXPECT_EQ(funnel_stage_of(wrong), FunnelStage::kCompiled);
+  EXPECT_EQ(funnel_stage_of(on_cpu), FunnelStage::kCorrect);
 }
 
 TEST(ReportFunnel, GroupsRejectionsByGateAndReasonWithoutItsNumbers) {

@@ -1,31 +1,15 @@
 #include "lab/report/funnel.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <map>
 #include <string>
 #include <utility>
 
+#include "lab/record/funnel_stage.h"
+
 namespace flashcore::report {
 namespace {
-
-// How many stages of the funnel a trial got through, "proposed" being the first.
-int stages_passed(const Trial& trial) {
-  if (!passed_gate(trial, Gate::kValid)) return 1;
-  // A CPU candidate has nothing to compile: its gates are skipped, which does not stop it.
-  const auto stopped = [&](Gate gate) {
-    const Verdict* verdict = find_gate(trial, gate);
-    return verdict != nullptr && verdict->status != GateStatus::kPassed && verdict->status != GateStatus::kSkipped;
-  };
-  const bool judged = find_gate(trial, Gate::kCorrectness) != nullptr;
-  if (stopped(Gate::kCompile) || stopped(Gate::kResource)) return 2;
-  if (!judged && !passed_gate(trial, Gate::kCompile)) return 2;
-  // Passed the gate, but its timed launches left wrong outputs: not correct.
-  if (!passed_gate(trial, Gate::kCorrectness) || trial.ended == Ended::kIncorrect) return 3;
-  if (!is_ranked(trial)) return 4;
-  return trial.comparison && trial.comparison->verdict == SpeedVerdict::kFaster ? 6 : 5;
-}
 
 // The gate that ended it; a crash or a hang may have left none, then how it ended.
 std::string last_gate(const Trial& trial) {
@@ -74,17 +58,22 @@ bool stopped_by_gate(const Trial& trial) {
 }
 
 Funnel make_funnel(const std::vector<const Trial*>& trials) {
-  std::map<std::string, int> furthest;
+  std::map<std::string, FunnelStage> furthest;
   for (const Trial* trial : trials) {
     if (trial->phase != Phase::kDefault && trial->phase != Phase::kSearch) continue;
-    int& stage = furthest[trial->candidate()];
-    stage = std::max(stage, stages_passed(*trial));
+    FunnelStage& stage = furthest.try_emplace(trial->candidate(), FunnelStage::kProposed).first->second;
+    stage = std::max(stage, funnel_stage_of(*trial));
   }
-  std::array<int, 7> reached{};
+  Funnel funnel;
   for (const auto& [candidate, stage] : furthest) {
-    for (int i = 1; i <= stage; ++i) ++reached[static_cast<std::size_t>(i)];
+    ++funnel.proposed;
+    funnel.valid += stage >= FunnelStage::kValid;
+    funnel.compiled += stage >= FunnelStage::kCompiled;
+    funnel.correct += stage >= FunnelStage::kCorrect;
+    funnel.raced += stage >= FunnelStage::kRaced;
+    funnel.led += stage >= FunnelStage::kLed;
   }
-  return {reached[1], reached[2], reached[3], reached[4], reached[5], reached[6]};
+  return funnel;
 }
 
 std::vector<RejectedGroup> group_rejected(const std::vector<Trial>& trials) {

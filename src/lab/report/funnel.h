@@ -8,14 +8,9 @@
 
 namespace flashcore::report {
 
-// How many distinct candidates of a problem got how far. Each is at most the one before it.
+// How many distinct candidates of a problem got how far (lab/record/funnel_stage.h). Each is at most the one before it.
 struct Funnel {
-  int proposed = 0;
-  int valid = 0;     // why_invalid had nothing against it
-  int compiled = 0;  // and it passed the resource gate
-  int correct = 0;
-  int raced = 0;  // timed against the incumbent
-  int led = 0;    // beat it; who wins is told by held-out trials
+  int proposed = 0, valid = 0, compiled = 0, correct = 0, raced = 0, led = 0;
 };
 inline constexpr const char* kFunnelStages[] = {"proposed", "valid", "compiled", "correct", "raced", "led"};
 std::vector<int> counts(const Funnel& funnel);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "lab/record/checks.h"
+#include "lab/record/funnel_stage.h"
 #include "lab/statistics/statistics.h"
 
 namespace flashcore {
@@ -30,12 +31,13 @@ bool may_win(const Comparison& comparison) { return comparison.speedup > 1 && co
 void count_funnel(const std::vector<Trial>& trials, TuneResult::Entry& entry) {
   for (const Trial& t : trials) {
     if (t.phase != Phase::kDefault && t.phase != Phase::kSearch) continue;
+    const FunnelStage stage = funnel_stage_of(t);
     ++entry.proposed;
-    entry.valid += passed_gate(t, Gate::kValid);
-    entry.compiled += passed_gate(t, Gate::kCompile);
-    entry.correct += passed_gate(t, Gate::kCorrectness);
-    entry.raced += is_ranked(t);
-    entry.led += is_ranked(t) && t.comparison && t.comparison->verdict == SpeedVerdict::kFaster;
+    entry.valid += stage >= FunnelStage::kValid;
+    entry.compiled += stage >= FunnelStage::kCompiled;
+    entry.correct += stage >= FunnelStage::kCorrect;
+    entry.raced += stage >= FunnelStage::kRaced;
+    entry.led += stage >= FunnelStage::kLed;
   }
 }
 

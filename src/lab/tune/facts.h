@@ -12,9 +12,10 @@
 
 namespace flashcore {
 
-// Fills proposed, valid, compiled, correct, raced and led from the default and search trials of one problem. A trial is
-// raced once it has a time, and led if it beat the incumbent of its moment. Who wins is another question, which the
-// held-out trials answer: a winner need never have led for sure, and one that led may lose there.
+// Fills proposed, valid, compiled, correct, raced and led from the default and search trials of one problem, as far as
+// each came (lab/record/funnel_stage.h). The report's funnel counts a candidate that was met twice once. Who wins is
+// another question, which the held-out trials answer: a winner need never have led for sure, and one that led may lose
+// there.
 void count_funnel(const std::vector<Trial>& trials, TuneResult::Entry& entry);
 
 // The `count` fastest candidates, each once, by discovery p50; never the baseline, which is measured beside them
