@@ -33,6 +33,8 @@ struct TuneArguments {
 };
 
 // "60s", "5m", "1h": seconds of the whole suite. "200": trials per problem.
+constexpr int kReplayTrials = 50;
+
 void parse_budget(const std::string& text, TuneOptions& tune_options) {
   tune_options.budget_seconds = parse_duration(text);
   if (tune_options.budget_seconds) return;
@@ -344,7 +346,10 @@ Run add_tune(CLI::App& app) {
   auto options = std::make_shared<TuneArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kStore | kJson);
   tell_default_suite(app, "quick");
-  app.add_option("--budget", options->budget, "60s, 5m, 1h of the whole run, or a number of trials per problem")
+  app.add_option("--budget", options->budget,
+                 fmt::format("60s, 5m, 1h of the whole run, or a number of trials per problem; with --replay trials "
+                             "alone (default: {})",
+                             kReplayTrials))
       ->type_name("TIME|N")
       ->capture_default_str();
   app.add_option("--strategy", options->strategy,
@@ -388,7 +393,11 @@ Run add_tune(CLI::App& app) {
         throw_bad_input("{} was given with --replay, which tries nothing on a device: leave one of them out", flag);
       TuneOptions budget;
       parse_budget(options->budget, budget);
-      return replay_landscapes(options->common, options->replay, budget.budget_trials.value_or(50));
+      // The default is a time, and means nothing here; one that was given means something else than it says.
+      if (budget.budget_seconds && app.count("--budget") > 0)
+        throw_bad_input("--budget {} is a time, and a replay has none: give a number of trials, as --budget {}",
+                        excerpt(options->budget), kReplayTrials);
+      return replay_landscapes(options->common, options->replay, budget.budget_trials.value_or(kReplayTrials));
     }
     return run_tune(*options);
   };

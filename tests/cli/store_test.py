@@ -75,6 +75,13 @@ class StoreTest(CliTest):
         with sqlite3.connect(store) as connection:
             self.assertEqual(connection.execute("SELECT count(*) FROM trials").fetchone(), (1,))
 
+    def test_a_replay_takes_trials_and_no_time(self):
+        landscape = self.path("landscape.json")
+        self.expect(DONE, "tune", *PROBLEM, "--family", "cpu_fwd", "--budget", "4", "--finalists", "1", "--record", landscape)
+        self.expect(DONE, "tune", "--replay", landscape, "--budget", "10")
+        self.expect(DONE, "tune", "--replay", landscape)
+        self.expect_error(BAD_USAGE, ["--budget 5m", "number of trials"], "tune", "--replay", landscape, "--budget", "5m")
+
     def test_a_store_from_a_newer_version(self):
         store = self.path("t.db")
         self.expect(DONE, "tune", *PROBLEM, "--budget", "1", "--finalists", "1", "--store", store)
