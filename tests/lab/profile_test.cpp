@@ -531,6 +531,10 @@ TEST(SlowKernels, EachCauseShowsInSomeSourceAndInNoneWithoutFacts) {
     EXPECT_TRUE(could_show(kernel.bottleneck, measured_facts())) << kernel.name;
     EXPECT_FALSE(could_show(kernel.bottleneck, none)) << kernel.name;
   }
+  // A limit is no fault that a source could have shown.
+  for (const auto& [cause, word] : WordsOf<Cause>::table)
+    if (is_limit(cause)) EXPECT_FALSE(could_show(cause, measured_facts())) << word;
+    else EXPECT_NO_THROW((void)could_show(cause, measured_facts())) << word;
 }
 
 TEST(SlowKernels, ComplaintsNameTheLine) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.h"
 #include "lab/diagnose/metrics.h"
 #include "lab/diagnose/profile.h"
 #include "lab/diagnose/targets.h"
@@ -346,8 +347,16 @@ bool could_show(Cause fault, const ProfileFacts& facts) {
     case Cause::kBarriers: return counts || facts.counters.contains(stall_metric("barrier"));
     case Cause::kExtraWork: return counts && facts.counts->problem == facts.problem.id();
     case Cause::kBusyMachine: return facts.time_us && facts.machine.cores > 0;
-    default: return false;  // a limit
+    // Limits are no faults. There is no default, so that the compiler names a fault that is new.
+    case Cause::kTensorCores:
+    case Cause::kSpecialFunctions:
+    case Cause::kFmaUnits:
+    case Cause::kSharedMemory:
+    case Cause::kL2:
+    case Cause::kDram:
+    case Cause::kLatency: return false;
   }
+  throw_internal("no bottleneck has the number {}", static_cast<int>(fault));
 }
 
 }  // namespace flashcore

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "lab/diagnose/metrics.h"
 #include "lab/diagnose/profile.h"
 #include "lab/diagnose/targets.h"
@@ -9,34 +10,44 @@
 namespace flashcore {
 namespace {
 
-std::string subject_of_limit(Cause cause) {
-  switch (cause) {
-    case Cause::kTensorCores: return "The tensor cores are";
-    case Cause::kSpecialFunctions: return "The exponentials are";
-    case Cause::kFmaUnits: return "The FMA units are";
-    case Cause::kSharedMemory: return "Shared memory is";
-    case Cause::kL2: return "L2 is";
-    default: return "DRAM is";
-  }
-}
+struct LimitWords {
+  const char* subject;
+  const char* advice;
+};
 
-std::string advice_of_limit(Cause cause) {
+// No default: the compiler names a cause that is new and has no words here.
+LimitWords words_of_limit(Cause cause) {
   switch (cause) {
-    case Cause::kTensorCores: return "fewer multiplies (tiles that fit the mask) or narrower types are what is left";
-    case Cause::kSpecialFunctions: return "fewer exponentials, or a part of them on the FMA units, are what is left";
-    case Cause::kFmaUnits: return "fewer multiplies and additions on them are what is left";
-    case Cause::kSharedMemory: return "warps that own more rows let a fragment of K or V feed more multiplies";
-    case Cause::kL2: return "larger tiles of rows read K and V less often";
-    default: return "moving fewer bytes (narrower types, shared key heads) is what is left";
+    case Cause::kTensorCores:
+      return {"The tensor cores are", "fewer multiplies (tiles that fit the mask) or narrower types are what is left"};
+    case Cause::kSpecialFunctions:
+      return {"The exponentials are", "fewer exponentials, or a part of them on the FMA units, are what is left"};
+    case Cause::kFmaUnits: return {"The FMA units are", "fewer multiplies and additions on them are what is left"};
+    case Cause::kSharedMemory:
+      return {"Shared memory is", "warps that own more rows let a fragment of K or V feed more multiplies"};
+    case Cause::kL2: return {"L2 is", "larger tiles of rows read K and V less often"};
+    case Cause::kDram: return {"DRAM is", "moving fewer bytes (narrower types, shared key heads) is what is left"};
+    case Cause::kSpills:
+    case Cause::kStack:
+    case Cause::kLowOccupancy:
+    case Cause::kSmallGrid:
+    case Cause::kLastWave:
+    case Cause::kBankConflicts:
+    case Cause::kUncoalesced:
+    case Cause::kNoOverlap:
+    case Cause::kDivergence:
+    case Cause::kBarriers:
+    case Cause::kExtraWork:
+    case Cause::kBusyMachine:
+    case Cause::kLatency: break;  // no resource
   }
-}
-
-std::string words_of_limit(Cause cause) {
-  return fmt::format("{} the limit: {}.", subject_of_limit(cause), advice_of_limit(cause));
+  throw_internal("'{}' is no resource that could be the limit", cause);
 }
 
 Bottleneck limit(Cause cause, double share, std::vector<std::string> evidence) {
-  return {0, cause, std::min(share, 1.0), words_of_limit(cause), std::move(evidence)};
+  const LimitWords words = words_of_limit(cause);
+  return {0, cause, std::min(share, 1.0), fmt::format("{} the limit: {}.", words.subject, words.advice),
+          std::move(evidence)};
 }
 
 // `highest`: of the resources, with its share of the roof.
@@ -105,9 +116,10 @@ std::optional<Bottleneck> limit_by_counts(const ProfileFacts& facts) {
     all += fmt::format("{}{} {:.0f}%", all.empty() ? "" : ", ", cause, 100 * of_pipe / cycles.sum());
   Bottleneck found = limit(most.first, most.second / cycles.sum(),
                            {fmt::format("of the cycles that its pipes need by the model of counts: {}", all)});
+  const LimitWords words = words_of_limit(most.first);
   found.sentence =
       fmt::format("{} what has the most to do, as counted; whether it bounds the time shows on hardware: {}.",
-                  subject_of_limit(most.first), advice_of_limit(most.first));
+                  words.subject, words.advice);
   found.share_of = "the counted cycles";
   return found;
 }
