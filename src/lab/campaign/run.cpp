@@ -339,7 +339,7 @@ void judge_phase(CampaignPhase& phase) {
     phase.reason = count_trials(phase) + (failed.empty() ? "" : "; of those that failed the first: " + first_failed);
   else if (!failed.empty()) phase.reason = failed + (unjudged.empty() ? "" : "; " + unjudged);
   else if (!unjudged.empty()) phase.reason = unjudged;
-  else phase.reason = remarks;
+  else if (count > 0) phase.reason = remarks;
   if (phase.verdict == PhaseVerdict::kNotJudged) phase.reason += fmt::format("; lost: {}", phase_plan(phase.name).lost);
 }
 
