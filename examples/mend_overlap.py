@@ -5,18 +5,20 @@
         --proposer "python3 examples/mend_overlap.py"
 
 Of a GPU family it answers with the source itself (docs/agents.md): first with copies that nothing overlaps, then with what each rule
-makes of that. Of cpu_fwd, which cannot be patched, it answers with configs: first the smallest tiles and the most splits, then each
-field as in the default. A rule stays applied if its kernel passed the gates and is not slower.
+makes of that. The answers give a config with two stages: the rules change the branch of the kernel that has a ring, and the default of
+this problem has one stage. Of cpu_fwd, which cannot be patched, it answers with configs: first the smallest tiles and the most splits, then
+each field as in the default. A rule stays applied if its kernel passed the gates and is not slower.
 """
 
 import json
 import sys
 
 KERNEL = "sm80_fwd/kernel.cuh"
+CONFIG = {"num_stages": 2, "ctas_per_sm": 1}  # without a ring of stages the rules' text is not compiled
 # (what the rule says, the slow text, the text that it makes of it)
 RULES = [
-    ("a ring waits for the stage that is due, not for all of them", "else ptx::cp_async_wait<0>();", "else ptx::cp_async_wait<2 * (kStages - 2)>();"),
-    ("so does the first block, whose query tile came before", "if (first) ptx::cp_async_wait<0>();", "if (first) ptx::cp_async_wait<2 * (kStages - 2) + 1>();"),
+    ("the copies of the next block run while this one is computed", "load_v(block - (kStages - 1)), ptx::cp_async_wait<0>();", "load_v(block - (kStages - 1));"),
+    ("the first scores wait for their keys, not for V as well", "if (first) ptx::cp_async_wait<0>();", "if (first) ptx::cp_async_wait<2 * (kStages - 2) + 1>();"),
 ]
 
 
@@ -37,7 +39,7 @@ class Sources:
         return self.text
 
     def answer(self, text, number):
-        return {"family": "sm80_fwd", "name": "mended_%d" % number, "files": {KERNEL: text}}
+        return {"family": "sm80_fwd", "config": CONFIG, "name": "mended_%d" % number, "files": {KERNEL: text}}
 
 
 class Tiles:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from support import BAD_USAGE, BINARY, DONE, NOT_JUDGED, SOURCE_DIR, CliTest
+from support import BAD_USAGE, BINARY, DONE, NOT_JUDGED, SOURCE_DIR, CliTest, copy_device_sources
 
 PROPOSER = f'"{sys.executable}" "{os.path.join(SOURCE_DIR, "examples", "neighbours.py")}"'
 MEND = f'"{sys.executable}" "{os.path.join(SOURCE_DIR, "examples", "mend_overlap.py")}"'
@@ -115,9 +115,39 @@ class ProposerTest(CliTest):
         self.assertEqual(result["funnel"]["correct"], result["funnel"]["proposed"], "each of them passed the gates")
         for number in range(3):
             self.assertRegex(result["stdout"], rf"trying sm80_fwd\+mended_{number}\b.* counts as a hang")
+            self.assertRegex(result["stdout"], rf"sm80_fwd\+mended_{number}:.*\bnum_stages=2\b")
             self.assertRegex(result["stdout"], rf"sm80_fwd\+mended_{number}:.*: passed the gates, and was not timed: an emulated GPU has no time")
         self.assertIn("passed the gates and none was timed: an emulated GPU has no time", result["note"])
         self.assertNotIn("no candidate passed", result["stdout"])
+
+    def test_the_kernel_that_it_starts_from_is_slow(self):
+        with open(os.path.join(SOURCE_DIR, "src", "kernels", "sm80_fwd", "kernel.cuh"), encoding="utf-8") as file:
+            shipped = file.read()
+        events = [{"event": "start", "families": [{"name": "sm80_fwd", "source": {"sm80_fwd/kernel.cuh": shipped}}]}]
+        passed = {"event": "trial", "trial": {"ended": "passed", "p50_us": None}}
+        events += [{"event": "propose"}, passed] * 3
+        said = subprocess.run([sys.executable, os.path.join(SOURCE_DIR, "examples", "mend_overlap.py")], check=True, timeout=60, text=True,
+                              input="".join(json.dumps(event) + "\n" for event in events), stdout=subprocess.PIPE).stdout  # fmt: skip
+        answers = [json.loads(line) for line in said.splitlines()]
+        texts = [answer["files"]["sm80_fwd/kernel.cuh"] for answer in answers]
+        self.assertEqual(texts[-1], shipped, "the last rule ends at the shipped kernel")
+        copy_device_sources(self.path("tree"))
+        self.environment["FLASHCORE_SOURCE"] = self.path("tree")
+        overlapped, compiled = [], []
+        for answer, text in zip(answers, texts):
+            self.write("tree/src/kernels/sm80_fwd/kernel.cuh", text)
+            config = ",".join("%s=%d" % field for field in answer["config"].items())
+            self.expect(DONE, "profile", "--device", "emulator", "--problem", "b1_h1_s200_d64_fp16", "--family", "sm80_fwd", "--config", config,
+                        "--json", self.path("profile.json"))  # fmt: skip
+            with open(self.path("profile.json"), encoding="utf-8") as file:
+                (result,) = json.load(file)["results"]
+            overlapped += [figure["value"] for figure in result["indicators"] if figure["name"] == "multiplies under copies"]
+            compiled.append((result["compiled"] or {}).get("code_hash"))
+        self.assertEqual(overlapped[0], 0, "nothing overlaps the copies of the slow kernel")
+        self.assertGreaterEqual(overlapped[1], 50, "the first rule overlaps them")
+        self.assertGreaterEqual(overlapped[2], overlapped[1])
+        if all(compiled):  # by NVRTC, where it is
+            self.assertEqual(len(set(compiled)), 3, "a rule that changes no machine code mends nothing")
 
     def test_a_kernel_that_the_emulator_does_not_run_is_not_judged_on_it(self):
         answer = {"family": "sm80_fwd", "name": "p", "replace": [{"file": "ptx/math.cuh", "from": "ex2.approx.ftz.f32 %0", "to": "sin.approx.ftz.f32 %0"}]}
