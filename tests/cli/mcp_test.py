@@ -412,6 +412,13 @@ class ToolsTest(McpTest):
         self.assertEqual((result["structuredContent"]["verdict"], result["structuredContent"]["exit_code"]), ("not_judged", 2))
         self.assertIn("the changed code never ran", result["content"][0]["text"])
 
+    def test_a_wrong_variable_of_the_environment_is_an_error_and_no_verdict(self):
+        self.environment["FLASHCORE_SANDBOX"] = "zzz"
+        comment = [{"file": "kernel.cuh", "from": "#pragma once", "to": "#pragma once  // an honest change"}]
+        result = self.client().call("submit", {"problem": "b1_h1_s16_d16_fp16", "family": "ref_fwd", "device": "emulator", "replace": comment})
+        self.assertTrue(result["isError"], result)
+        self.assertIn("FLASHCORE_SANDBOX is 'zzz'", result["content"][0]["text"])
+
     def test_a_patch_outside_of_its_family_says_so(self):
         outside = [{"file": "tile/softmax.cuh", "from": "#pragma once", "to": "#pragma once  // changed"}]
         result = self.client().call("submit", {"problem": "b1_h1_s16_d16_fp16", "family": "ref_fwd", "device": "emulator", "replace": outside})

@@ -25,6 +25,18 @@ class SubmitTest(CliTest):
             self.assertEqual(result["verdict"], "not_judged")
             self.assertIn("--device emulator", result["message"])
 
+    def test_a_wrong_variable_of_the_environment_is_no_verdict(self):
+        with open(self.path("answer.json"), "w", encoding="utf-8") as file:
+            json.dump(COMMENT, file)
+        given = ["submit", "answer.json", "--problem", "b1_h2_s64_d64_fp16", "--json", "verdict.json"]
+        for name, value in (("FLASHCORE_SANDBOX", "zzz"), ("FLASHCORE_SOURCE", "/nonexistent")):
+            self.environment[name] = value
+            for flags in (["--device", "emulator"], ["--compile-only"]):
+                with self.subTest(name, flags=flags):
+                    self.expect_error(BAD_USAGE, [name, value, "unset it"], *given, *flags)
+                    self.assertNotIn("verdict.json", self.files())
+            del self.environment[name]
+
     def test_the_emulator_judges_it(self):
         self.assertEqual(self.submit(DONE, COMMENT, "--device", "emulator")["verdict"], "passed")
         self.assertEqual(self.submit(FAILED, {"candidate": "sm80_fwd:block_m=7"}, "--device", "emulator")["verdict"], "failed")

@@ -4,6 +4,8 @@
 
 #include "core/error.h"
 #include "core/foreign_text.h"
+#include "device/sandbox/sandbox.h"
+#include "kernels/embedded.h"
 #include "lab/harness/patch_reach.h"
 #include "lab/record/checks.h"
 #include "lab/tune/proposal.h"
@@ -47,6 +49,9 @@ const Verdict* stopping_verdict(const Submission& submission) {
 SubmissionJudge::SubmissionJudge(SubmissionOptions options, std::function<bool()> stop)
     : options_(std::move(options)), stop_(std::move(stop)) {
   emulator_.cancel_when(stop_);
+  // Errors of FLASHCORE_SOURCE and FLASHCORE_SANDBOX are thrown here: later they would be taken for the answer's.
+  device_sources();
+  sandbox::means();
   if (options_.compile_only) {
     device_.limits = limits_of_arch(options_.arch);
     device_.id = device_.key = device_.name = options_.arch;

@@ -35,7 +35,7 @@ const Verdict* stopping_verdict(const Submission& submission);
 
 class SubmissionJudge {
  public:
-  // Error kBadInput or kEnvironment if there is no such device.
+  // Error kBadInput or kEnvironment if there is no such device, or if FLASHCORE_SOURCE or FLASHCORE_SANDBOX is wrong.
   SubmissionJudge(SubmissionOptions options, std::function<bool()> stop);
   // Never throws for what is wrong with the answer. Throws Cancelled when told to stop.
   Submission judge(const std::string& line);
