@@ -90,6 +90,13 @@ TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) 
   const Experiment e = load_experiment(write("e.yaml", text("good")));
   EXPECT_EQ(e.candidates[0].candidate, "sm80_fwd+good");
   ASSERT_EQ(e.patches().size(), 1u);
+  // As in an inline patch, kernel.cuh is the family's own.
+  write("own/patch.yaml", "replace:\n  - {file: kernel.cuh, from: \"#pragma once\", to: \"#pragma once  // own\"}\n");
+  const Experiment own = load_experiment(write("own.yaml", text("own")));
+  EXPECT_EQ(own.patches().at(0).replace.at(0).file, "sm80_fwd/kernel.cuh");
+  write("both/kernel.cuh", "#pragma once\n");
+  write("both/sm80_fwd/kernel.cuh", "#pragma once\n");
+  EXPECT_NE(message_of(text("both")).find("one source; keep one of them"), std::string::npos);
   write("gone/patch.yaml", "replace:\n  - {file: sm80_fwd/kernel.cuh, from: \"no such text\", to: x}\n");
   EXPECT_NE(message_of(text("gone")).find("occurs 0 times in sm80_fwd/kernel.cuh"), std::string::npos);
   write("field/patch.yaml", "extend: {block_q: [80]}\n");

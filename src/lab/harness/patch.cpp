@@ -193,6 +193,7 @@ void parse_patch_yaml(std::string_view text, const std::string& origin, Patch& p
   const YAML::Node root = reader.parse(text);
   reader.check_keys(root, "a patch", {"replace", "extend"});
   if (root["replace"]) patch.replace = read_replacements(reader, root, "replace");
+  for (Patch::Replacement& r : patch.replace) r.file = patch.full_path(r.file);
   if (const YAML::Node extend = root["extend"]) {
     if (!extend.IsMap()) reader.fail(extend, "extend is not 'field: [values]'");
     for (const auto& entry : extend) {
@@ -256,7 +257,9 @@ Patch load_patch(const fs::path& folder, const std::string& family, const std::s
       throw_bad_input("the patch folder {} holds more than {} files or {} MB; a patch is a few sources",
                       folder.string(), kMaxFiles, kMaxBytes >> 20);
     if (path == kPatchFile || path.ends_with(".md")) continue;
-    patch.files[path == "kernel.cuh" ? family + "/kernel.cuh" : path] = read_patch_file(entry.path(), kMaxBytes);
+    if (!patch.files.emplace(patch.full_path(path), read_patch_file(entry.path(), kMaxBytes)).second)
+      throw_bad_input("the patch folder {} holds kernel.cuh and {}/kernel.cuh, which are one source; keep one of them",
+                      folder.string(), family);
   }
   if (const fs::path file = folder / kPatchFile; fs::exists(file))
     parse_patch_yaml(read_patch_file(file, kMaxBytes), file.string(), patch);

@@ -31,7 +31,7 @@ class RefusedSource : public Error {
 
 struct Patch {
   struct Replacement {
-    std::string file;  // as included, without "kernels/": "sm80_fwd/kernel.cuh", "tile/softmax.cuh"
+    std::string file;  // as full_path() gives it: "sm80_fwd/kernel.cuh", "tile/softmax.cuh"
     std::string from;  // occurs there exactly once
     std::string to;
   };
@@ -44,6 +44,8 @@ struct Patch {
   bool trusted = false;
 
   std::string family_name() const { return family + "+" + name; }
+  // As included, without "kernels/", of a path that somebody wrote: "kernel.cuh" is the family's own.
+  std::string full_path(const std::string& path) const { return path == "kernel.cuh" ? family + "/" + path : path; }
   bool operator==(const Patch&) const;
 };
 // The one that `candidate`, a text, is made from; null if it is none of them.

@@ -25,14 +25,14 @@ const std::string& inline_text(const json& value, const std::string& what) {
   return text;
 }
 
-std::string inline_path(const std::string& path, const std::string& family) {
+std::string inline_path(const std::string& path, const Patch& patch) {
   const bool plain = path.size() <= kMaxPatchPath && std::all_of(path.begin(), path.end(), [](char c) {
                        return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '/';
                      });
   if (!plain || path.empty())
     throw_bad_input("'{}' is no path of a source; give at most {} letters, digits, '_', '.' and '/'", excerpt(path),
                     kMaxPatchPath);
-  return path == "kernel.cuh" ? family + "/kernel.cuh" : path;
+  return patch.full_path(path);
 }
 
 void inline_files(const json& files, Patch& patch, std::size_t& bytes) {
@@ -42,7 +42,7 @@ void inline_files(const json& files, Patch& patch, std::size_t& bytes) {
   for (const auto& [path, value] : files.items()) {
     const std::string& text = inline_text(value, fmt::format("files['{}']", excerpt(path)));
     bytes += text.size();
-    if (!patch.files.emplace(inline_path(path, patch.family), text).second)
+    if (!patch.files.emplace(inline_path(path, patch), text).second)
       throw_bad_input("files names {} twice, once without its folder; give it once", excerpt(path));
   }
 }
@@ -56,7 +56,7 @@ void inline_replacements(const json& list, Patch& patch, std::size_t& bytes) {
     if (!item.is_object() || item.size() != 3 || !item.contains("file") || !item.contains("from") ||
         !item.contains("to"))
       throw_bad_input("an entry of replace is {}; {}", excerpt(item.dump(-1, ' ', true)), kWants);
-    Patch::Replacement r{inline_path(inline_text(item["file"], "replace: file"), patch.family),
+    Patch::Replacement r{inline_path(inline_text(item["file"], "replace: file"), patch),
                          inline_text(item["from"], "replace: from"), inline_text(item["to"], "replace: to")};
     bytes += r.from.size() + r.to.size();
     patch.replace.push_back(std::move(r));
