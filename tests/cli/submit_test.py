@@ -41,6 +41,15 @@ class SubmitTest(CliTest):
         self.assertEqual(self.submit(DONE, COMMENT, "--device", "emulator")["verdict"], "passed")
         self.assertEqual(self.submit(FAILED, {"candidate": "sm80_fwd:block_m=7"}, "--device", "emulator")["verdict"], "failed")
 
+    def test_what_was_not_compiled_has_not_passed_the_resource_gate(self):
+        self.environment["FLASHCORE_NVRTC"] = "/nonexistent"
+        result = self.submit(DONE, COMMENT, "--device", "emulator")
+        status = {gate["gate"]: gate["status"] for gate in result["gates"]}
+        self.assertEqual((status["compile"], status["resource"], status["correctness"]), ("skipped", "skipped", "passed"), status)
+        (note,) = [note for note in result["notes"] if "the resource gate were skipped" in note]
+        self.assertIn("NVRTC", note)
+        self.assertIn(note, self.run_flashcore("submit", "answer.json", "--problem", "b1_h2_s64_d64_fp16", "--device", "emulator").stdout)
+
     def test_what_the_emulator_does_not_run_is_not_judged_on_it(self):
         wrong = {"file": "ptx/math.cuh", "from": "ex2.approx.ftz.f32 %0", "to": "sin.approx.ftz.f32 %0"}
         entry = "forward(const __grid_constant__ ForwardParams params) {\n"

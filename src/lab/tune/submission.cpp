@@ -32,9 +32,29 @@ void take(Submission& submission, const Preflight& preflight) {
   submission.message = preflight.message;
 }
 
-bool has_gate(const Submission& submission, Gate gate) {
-  return std::any_of(submission.gates.begin(), submission.gates.end(),
-                     [&](const Verdict& v) { return v.gate == gate; });
+const Verdict* gate_of(const Submission& submission, Gate gate) {
+  const auto found =
+      std::find_if(submission.gates.begin(), submission.gates.end(), [&](const Verdict& v) { return v.gate == gate; });
+  return found == submission.gates.end() ? nullptr : &*found;
+}
+
+// The reason; empty if NVRTC compiled it, or if it is no kernel of a GPU.
+std::string why_not_compiled(const Submission& submission) {
+  const Verdict* compile = gate_of(submission, Gate::kCompile);
+  return compile && compile->status == GateStatus::kSkipped ? compile->reason : "";
+}
+
+// The worker's verdicts that the compiler has not given already. An emulated GPU's artifact has the registers of no
+// machine code: its resource gate passes whatever the kernel is.
+void take_gates(Submission& submission, const Trial& trial) {
+  const std::string not_compiled = why_not_compiled(submission);
+  for (const Verdict& verdict : trial.gates) {
+    const bool is_passed = verdict.status == GateStatus::kPassed;
+    if (is_passed && gate_of(submission, verdict.gate)) continue;
+    if (is_passed && verdict.gate == Gate::kResource && !not_compiled.empty())
+      submission.gates.push_back({verdict.gate, GateStatus::kSkipped, "not compiled: " + not_compiled, nullptr});
+    else submission.gates.push_back(verdict);
+  }
 }
 
 }  // namespace
@@ -114,8 +134,10 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
       return;
     }
   }
+  if (const std::string why = why_not_compiled(submission); !why.empty() && !options_.compile_only)
+    submission.notes.push_back("the compiler and the resource gate were skipped: " + why);
   if (options_.compile_only) {
-    const bool judged = has_gate(submission, Gate::kResource);
+    const bool judged = gate_of(submission, Gate::kResource) != nullptr;
     submission.ended = judged ? Ended::kPassed : Ended::kEnvironment;
     if (!judged)
       submission.message = submission.gates.empty() ? "a CPU family is compiled with the program; submit it to a CPU"
@@ -151,9 +173,7 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
   if (request.time) request.incumbent = dispatch(request.problem, device_).candidate.print();
   Trial trial = worker_->evaluate(request);
   if (trial.seconds) *trial.seconds += before;
-  for (const Verdict& verdict : trial.gates)
-    if (verdict.status != GateStatus::kPassed || !has_gate(submission, verdict.gate))
-      submission.gates.push_back(verdict);
+  take_gates(submission, trial);
   submission.ended = trial.ended;
   submission.message = trial.message;
   if (limits.emulated && trial.ended == Ended::kPassed)
