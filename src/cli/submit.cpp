@@ -89,7 +89,9 @@ nlohmann::json submission_json(const Submission& s, const SubmissionJudge& judge
                          {"message", s.message},
                          {"stopped_by", nullptr},
                          {"gates", gates},
-                         {"notes", s.notes}};
+                         {"notes", s.notes},
+                         {"unpatched_code", nullptr}};
+  if (s.is_unpatched_code) json["unpatched_code"] = *s.is_unpatched_code;
   if (const Verdict* stopped = stopping_verdict(s)) {
     json["stopped_by"] = {{"gate", stopped->gate}, {"check", nullptr}, {"reason", stopped->reason}};
     // Of the emulator's stage: the gate that tripped there.

@@ -41,6 +41,25 @@ class SubmitTest(CliTest):
         self.assertEqual(self.submit(DONE, COMMENT, "--device", "emulator")["verdict"], "passed")
         self.assertEqual(self.submit(FAILED, {"candidate": "sm80_fwd:block_m=7"}, "--device", "emulator")["verdict"], "failed")
 
+    def test_a_patch_that_the_judged_config_does_not_use_is_told_so(self):
+        due = "else ptx::cp_async_wait<2 * (kStages - 2)>();"
+        patch = {"family": "sm80_fwd", "name": "ring", "replace": [{"file": "kernel.cuh", "from": due, "to": due.replace("<2 * (kStages - 2)>", "<0>")}]}
+        unused = "the machine code is the unpatched kernel's under this config; give a config in which the patch is used"
+        for stages, is_used in ((1, False), (2, False), (3, True)):
+            with self.subTest(stages=stages):
+                result = self.submit(DONE, {**patch, "config": {"num_stages": stages, "ctas_per_sm": 1}}, "--device", "emulator")
+                self.assertRegex(result["candidate"], rf"^sm80_fwd\+ring:block_m=.*num_stages={stages},.*ctas_per_sm=1$", "the whole config is told")
+                if result["gates"][1]["status"] == "skipped":  # no NVRTC
+                    self.assertIsNone(result["unpatched_code"])
+                    continue
+                self.assertEqual(result["unpatched_code"], not is_used)
+                self.assertEqual(any(note.startswith(unused) for note in result["notes"]), not is_used, result["notes"])
+        # A further value of a field has no unpatched kernel.
+        further = self.submit(DONE, {"family": "sm80_fwd", "name": "more", "config": {"block_n": 80}, "extend": {"block_n": [80]}}, "--device", "emulator")
+        self.assertIsNone(further["unpatched_code"])
+        self.assertRegex(self.run_flashcore("submit", "answer.json", "--problem", "b1_h2_s64_d64_fp16", "--device", "emulator").stdout,
+                         r"sm80_fwd\+more:block_m=\d+,block_n=80,.*passed")  # fmt: skip
+
     def test_what_was_not_compiled_has_not_passed_the_resource_gate(self):
         self.environment["FLASHCORE_NVRTC"] = "/nonexistent"
         result = self.submit(DONE, COMMENT, "--device", "emulator")

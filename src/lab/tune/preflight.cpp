@@ -27,7 +27,21 @@ void stop_at(Preflight& preflight, Verdict verdict, Ended ended) {
   preflight.gates.push_back(std::move(verdict));
 }
 
-Preflight compile_here(const EvaluateRequest& request, const DeviceLimits& limits) {
+std::optional<bool> is_unpatched_code(const Candidate& candidate, const Artifact& artifact,
+                                      const EvaluateRequest& request, const DeviceLimits& limits) {
+  const Patch* patch = patch_of(request.patches, request.candidate);
+  if (!patch) return std::nullopt;
+  try {
+    const Candidate unpatched = parse_candidate(patch->family + ":" + candidate.family->space().print(candidate.config),
+                                                request.problem, limits);
+    return compile_candidate(unpatched, request.problem, limits, request.use_cache).code_hash == artifact.code_hash;
+  } catch (const Error&) {  // a config that the patch alone allows
+  } catch (const CompileError&) {
+  }
+  return std::nullopt;
+}
+
+Preflight compile_here(const EvaluateRequest& request, const DeviceLimits& limits, bool compare_unpatched) {
   Preflight preflight;
   std::optional<Candidate> candidate;
   try {
@@ -38,6 +52,7 @@ Preflight compile_here(const EvaluateRequest& request, const DeviceLimits& limit
     stop_at(preflight, {Gate::kValid, GateStatus::kFailed, e.what(), nullptr}, Ended::kInvalid);
     return preflight;
   }
+  preflight.candidate = candidate->print();
   preflight.gates.push_back({Gate::kValid, GateStatus::kPassed, "", nullptr});
   try {
     const Artifact artifact = compile_candidate(*candidate, request.problem, limits, request.use_cache);
@@ -45,6 +60,8 @@ Preflight compile_here(const EvaluateRequest& request, const DeviceLimits& limit
     Verdict verdict = judge_resources(artifact, limits);
     if (verdict.status == GateStatus::kPassed) preflight.gates.push_back(std::move(verdict));
     else stop_at(preflight, std::move(verdict), Ended::kResource);
+    if (compare_unpatched && !preflight.stopped())
+      preflight.is_unpatched_code = is_unpatched_code(*candidate, artifact, request, limits);
   } catch (const CompileError& e) {
     stop_at(preflight, {Gate::kCompile, GateStatus::kFailed, e.what(), {{"log", e.log().substr(0, kMaxPreflightLog)}}},
             Ended::kCompileError);
@@ -57,7 +74,8 @@ Preflight compile_here(const EvaluateRequest& request, const DeviceLimits& limit
 
 }  // namespace
 
-Preflight compile_only(const EvaluateRequest& request, const DeviceLimits& limits, const std::function<bool()>& stop) {
+Preflight compile_only(const EvaluateRequest& request, const DeviceLimits& limits, const std::function<bool()>& stop,
+                       bool compare_unpatched) {
   DeviceLimits real = limits;
   real.emulated = false;  // the GPU's own compiler
   Preflight preflight;
@@ -67,8 +85,12 @@ Preflight compile_only(const EvaluateRequest& request, const DeviceLimits& limit
   run_isolated(
       1, {.timeout_seconds = kCompileSeconds},
       [&](std::int64_t) {
-        const Preflight found = compile_here(request, real);
-        return dump_line({{"gates", found.gates}, {"ended", found.ended}, {"message", found.message}});
+        const Preflight found = compile_here(request, real, compare_unpatched);
+        return dump_line({{"gates", found.gates},
+                          {"ended", found.ended},
+                          {"message", found.message},
+                          {"candidate", found.candidate},
+                          {"is_unpatched_code", found.is_unpatched_code ? json(*found.is_unpatched_code) : json()}});
       },
       [&](std::int64_t, const Isolated& result) {
         answered = true;
@@ -81,6 +103,9 @@ Preflight compile_only(const EvaluateRequest& request, const DeviceLimits& limit
         preflight.gates = found.at("gates").get<std::vector<Verdict>>();
         preflight.ended = parse_word<Ended>(found.at("ended").get<std::string>());
         preflight.message = found.at("message").get<std::string>();
+        preflight.candidate = found.at("candidate").get<std::string>();
+        if (const json& same = found.at("is_unpatched_code"); !same.is_null())
+          preflight.is_unpatched_code = same.get<bool>();
       },
       stop);
   if (!answered) throw Cancelled("stopped while a proposed kernel was compiled");

@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::size_t kQuotedAnswer = 200;
 constexpr double kSubmissionReferenceFlops = 2e9, kRaceSeconds = 1.5;
+constexpr const char* kUnpatchedCode =
+    "the machine code is the unpatched kernel's under this config; give a config in which the patch is used, unless it "
+    "changes names and comments alone";
 
 bool on_gpu_family(const std::string& candidate) {
   return family_by_name(candidate.substr(0, candidate.find(':'))).kind() == DeviceKind::kCuda;
@@ -126,9 +129,12 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
   }
   TrialSeconds before;
   if (on_gpu_family(candidate)) {
-    const Preflight compiled = compile_only(request, limits, stop_);
+    const Preflight compiled = compile_only(request, limits, stop_, patch.has_value());
     before = compiled.seconds;
     take(submission, compiled);
+    if (!compiled.candidate.empty()) submission.candidate = compiled.candidate;
+    submission.is_unpatched_code = compiled.is_unpatched_code;
+    if (compiled.is_unpatched_code.value_or(false)) submission.notes.push_back(kUnpatchedCode);
     if (compiled.stopped()) {
       if (!options_.compile_only) submission.trial = stopped_trial(device_, request, compiled);
       return;
@@ -174,6 +180,7 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
   Trial trial = worker_->evaluate(request);
   if (trial.seconds) *trial.seconds += before;
   take_gates(submission, trial);
+  if (!on_gpu_family(candidate)) submission.candidate = trial.candidate();
   submission.ended = trial.ended;
   submission.message = trial.message;
   if (limits.emulated && trial.ended == Ended::kPassed)

@@ -22,11 +22,12 @@ struct SubmissionOptions : MeasurementSpec {
 
 struct Submission {
   std::string answer;              // the line, its beginning
-  std::string candidate;           // as it is called; empty if the answer could not be read
+  std::string candidate;           // with its whole config, if it is valid; empty if the answer could not be read
   std::vector<std::string> notes;  // what the patch changes outside of its family, what was not judged and why
   std::vector<Verdict> gates;      // in order
-  std::optional<Trial> trial;      // of the device, or of what stopped it before
-  Ended ended = Ended::kNotYet;    // kPassed: every gate that could judge it
+  std::optional<bool> is_unpatched_code;  // as of Preflight
+  std::optional<Trial> trial;             // of the device, or of what stopped it before
+  Ended ended = Ended::kNotYet;           // kPassed: every gate that could judge it
   std::string message;
 };
 
