@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/foreign_text.h"
+#include "kernels/registry.h"
 #include "lab/experiment/run.h"
 
 namespace flashcore::cli {
@@ -64,6 +65,22 @@ std::optional<double> seconds_of(const std::string& text) {
   return *number * (minutes ? 60 : 1);
 }
 
+// Nothing is judged of a kernel on a device of another kind, which the user chose.
+void require_kind(const std::vector<Experiment>& experiments, const DeviceInfo& device) {
+  const auto require_arm = [&](const Experiment& experiment, const ExperimentArm& arm) {
+    const std::string family = arm.candidate.substr(0, arm.candidate.find_first_of("+:"));
+    const DeviceKind kind = family_by_name(family).kind();
+    if (kind == device.limits.kind) return;
+    throw_bad_input("{}: {} is a kernel of {}, and {} is none; nothing was judged: give --device {}",
+                    experiment.file.string(), family, kind == DeviceKind::kCuda ? "GPUs" : "CPUs", device.id,
+                    kind == DeviceKind::kCuda ? "cuda or --device emulator" : "cpu");
+  };
+  for (const Experiment& experiment : experiments) {
+    require_arm(experiment, experiment.control);
+    for (const ExperimentArm& arm : experiment.candidates) require_arm(experiment, arm);
+  }
+}
+
 std::vector<ExperimentResult> run_all(const ExperimentArguments& options, Console& console, bool time) {
   std::vector<Experiment> experiments = load_all(options);
   for (const Experiment& e : experiments) {
@@ -74,10 +91,12 @@ std::vector<ExperimentResult> run_all(const ExperimentArguments& options, Consol
   std::erase_if(experiments, [](const Experiment& e) { return e.closed.has_value(); });
   if (experiments.empty()) return {};
   ExperimentRunOptions run;
-  run.device = describe_device(options.common.device).id;
+  const DeviceInfo device = describe_device(options.common.device);
+  run.device = device.id;
   run.time = time;
   run.ledger = load_ledger(options.ledger);
   run.max_seconds = seconds_of(options.limit);
+  require_kind(experiments, device);
   if (options.processes > 0) run.processes = options.processes;
   auto results = run_experiments(
       experiments, run, [&](int done, int total, const std::string& what) { console.progress(done, total, what); },

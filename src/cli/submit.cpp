@@ -134,7 +134,7 @@ int run_submit(const SubmitArguments& options) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   Table table({"candidate", "verdict", "stopped by"});
   nlohmann::json results = nlohmann::json::array();
-  int passed = 0, failed = 0, lacking = 0;
+  int passed = 0, failed = 0, lacking = 0, of_other_device = 0;
   // What ended the machine's work is told after what was judged until then.
   std::exception_ptr broken;
   for (const std::string& answer : answers) {
@@ -145,6 +145,7 @@ int run_submit(const SubmitArguments& options) {
       passed += verdict == "passed";
       failed += verdict == "failed";
       lacking += judged.ended == Ended::kEnvironment;
+      of_other_device += judged.is_of_other_device;
       show(console, table, judged);
       results.push_back(submission_json(judged, judge, submission.problem));
       console.progress(static_cast<std::int64_t>(results.size()), static_cast<std::int64_t>(answers.size()),
@@ -165,8 +166,12 @@ int run_submit(const SubmitArguments& options) {
                               {"results", results}});
   const auto total = static_cast<std::int64_t>(answers.size());
   const int unjudged = static_cast<int>(results.size()) - passed - failed - lacking;
-  console.summary("{}: {} passed, {} failed{}{}{}", plural(total, "submission"), passed, failed,
-                  unjudged > 0 ? fmt::format(", {} not judged", unjudged) : "", lacking_words(lacking), stopped_by());
+  const std::string elsewhere =
+      of_other_device > 0 ? fmt::format(", {} of GPUs not tried, since {} is none", of_other_device, judge.device().id)
+                          : "";
+  console.summary("{}: {} passed, {} failed{}{}{}{}", plural(total, "submission"), passed, failed,
+                  unjudged > 0 ? fmt::format(", {} not judged", unjudged) : "", elsewhere,
+                  lacking_words(lacking - of_other_device), stopped_by());
   if (broken) std::rethrow_exception(broken);
   if (failed > 0) return kFailed;
   if (lacking > 0) return kNoEnvironment;

@@ -47,6 +47,14 @@ class ExperimentTest(CliTest):
         self.expect_error(BAD_USAGE, ["--limit", "90s"], "experiment", "run", "e.yaml", "--device", "cpu", "--limit", "soon")
         self.assertIn("nowhere (no such folder)", self.expect(NOT_JUDGED, "experiment", "list", "--ledger", "nowhere").stdout)
 
+    def test_kernels_of_another_kind_of_device_are_a_usage_error(self):
+        self.write("e.yaml", EXPERIMENT.replace("cpu_fwd:block_m=96,block_n=256", "sm80_fwd").replace("cpu_fwd:block_m=96,block_n=32", "sm80_fwd:num_stages=2"))
+        self.write("cpu.yaml", EXPERIMENT.replace("key_blocks", "of_the_cpu"))
+        for action in ("check", "run"):
+            self.expect_error(BAD_USAGE, ["e.yaml: sm80_fwd is a kernel of GPUs, and cpu", "nothing was judged", "--device emulator"],
+                              "experiment", action, "cpu.yaml", "e.yaml", "--device", "cpu")  # fmt: skip
+        self.expect_error(BAD_USAGE, ["cpu.yaml: cpu_fwd is a kernel of CPUs, and emulator is none", "--device cpu"], "experiment", "check", "cpu.yaml", "--device", "emulator")
+
     @unittest.skipUnless(shutil.which("c++"), "the emulator needs a C++ compiler")
     def test_patched_kernels_are_correct_on_the_emulator(self):
         files = [os.path.join(SOURCE_DIR, "experiments", name + ".yaml") for name in ("register_prefetch", "tile_shapes", "access_width")]

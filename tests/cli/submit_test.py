@@ -24,6 +24,9 @@ class SubmitTest(CliTest):
             result = self.submit(NO_ENVIRONMENT, answer, "--device", "cpu")
             self.assertEqual(result["verdict"], "not_judged")
             self.assertIn("--device emulator", result["message"])
+            said = self.run_flashcore("submit", "answer.json", "--problem", "b1_h2_s64_d64_fp16", "--device", "cpu").stdout
+            self.assertRegex(said, r"0 passed, 0 failed, 1 of GPUs not tried, since cpu\S* is none")
+            self.assertNotIn("for want of", said)
 
     def test_a_wrong_variable_of_the_environment_is_no_verdict(self):
         with open(self.path("answer.json"), "w", encoding="utf-8") as file:

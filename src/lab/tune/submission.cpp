@@ -123,6 +123,7 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
   const DeviceLimits& limits = device_.limits;
   if (on_gpu_family(candidate) && limits.kind != DeviceKind::kCuda) {
     submission.ended = Ended::kEnvironment;
+    submission.is_of_other_device = true;
     submission.message =
         fmt::format("{} is a kernel of GPUs, and {} is none; judge it with --device emulator", candidate, device_.id);
     return;

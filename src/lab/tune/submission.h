@@ -28,6 +28,7 @@ struct Submission {
   std::optional<bool> is_unpatched_code;  // as of Preflight
   std::optional<Trial> trial;             // of the device, or of what stopped it before
   Ended ended = Ended::kNotYet;           // kPassed: every gate that could judge it
+  bool is_of_other_device = false;        // a kernel of GPUs, and the device is none: nothing was judged
   std::string message;
 };
 
