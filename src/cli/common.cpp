@@ -15,6 +15,7 @@
 #include "cli/built_commit.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "device/cuda/compile_cache.h"
 #include "lab/compare/peer_rows.h"
 #include "lab/diagnose/gather.h"
@@ -184,7 +185,10 @@ void check_json_target(const Common& common) {
 DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch, const std::string& key) {
   if (arch.empty()) {
     if (!key.empty())
-      throw_bad_input("--key {} was given without --arch: it names the tuned table for a GPU that is not here", key);
+      throw_bad_input(
+          "--key {} was given without --arch: it names the tuned table for a GPU that is not here; give --arch {} as "
+          "well, or leave --key out",
+          excerpt(key), find_gpu_model(key) ? fmt::format("sm_{}", find_gpu_model(key)->arch) : "sm_90 or another one");
     return describe_device(name);
   }
   if (!name.empty()) throw_bad_input("--arch and --device exclude each other: use one");

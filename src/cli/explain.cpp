@@ -103,22 +103,24 @@ void print_one(Console& console, const Explained& e) {
   for (const std::string& reason : e.refused) console.line("refused   {}", reason);
 }
 
-// A key that nothing is known of may be a GPU of the user's own, or a slip; what is said then rests on models alone.
+// Of a model that nothing was measured of, all that is said rests on models.
 std::string note_on_key(const std::string& key, const std::vector<Trial>& stored) {
-  std::vector<std::string> known = tuned_device_keys();
+  std::vector<std::string> measured = tuned_device_keys();
   for (std::string& shipped : shipped_device_keys())
-    if (std::find(known.begin(), known.end(), shipped) == known.end()) known.push_back(std::move(shipped));
-  if (key.empty() || !stored.empty() || std::find(known.begin(), known.end(), key) != known.end()) return "";
+    if (std::find(measured.begin(), measured.end(), shipped) == measured.end()) measured.push_back(std::move(shipped));
+  if (key.empty() || !stored.empty() || std::find(measured.begin(), measured.end(), key) != measured.end()) return "";
+  std::erase_if(measured, [](const std::string& other) { return !is_gpu_key(other); });
   return fmt::format(
       "no tuned table, no shipped result and no trial of --store is of '{}': expectations are by models; measured are "
       "{}",
-      excerpt(key), fmt::join(known, ", "));
+      excerpt(key), fmt::join(measured, ", "));
 }
 
 int run_explain(const ExplainArguments& options) {
   check_json_target(options.common);
   const Suite suite = select_problems(options.common, "quick");
   const DeviceInfo device = device_for_dispatch(options.common.device, options.arch, options.key);
+  check_gpu_key(options.key, options.common.store);
   // A store that is not there yet is no trials, and must not be made by asking.
   const std::vector<Trial> stored = std::filesystem::exists(options.common.store)
                                         ? stored_trials(options.common.store, {.device_key = device.key})

@@ -2,8 +2,6 @@
 
 #include "cli/profile.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <filesystem>
 
@@ -12,9 +10,6 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/files.h"
-#include "core/foreign_text.h"
-#include "device/model_keys.h"
-#include "kernels/tuned_table.h"
 #include "lab/diagnose/metrics.h"
 #include "lab/diagnose/nsight.h"
 #include "lab/process/worker.h"
@@ -153,35 +148,11 @@ nlohmann::json result_json(const Profiled& profiled, const Gathered& gathered, c
   return document;
 }
 
-// Whose results and tuned table a profile may use: a model that is known, or one that something here is of.
-void check_key(const ProfileArguments& options) {
-  std::vector<std::string> known = known_model_keys();
-  std::error_code ignored;
-  std::string table;
-  try {
-    table = user_table_path().string();
-  } catch (const Error&) {  // no folder for a cache: no table
-  }
-  if (std::filesystem::is_regular_file(table, ignored)) {
-    const nlohmann::json entries = parse_tuned_table(read_file(table), table);
-    for (const auto& [key, of_key] : entries.items()) known.push_back(key);
-  }
-  if (std::filesystem::exists(options.common.store, ignored))
-    for (const Trial& trial : stored_trials(options.common.store, {})) known.push_back(trial.device.key);
-  std::sort(known.begin(), known.end());
-  known.erase(std::unique(known.begin(), known.end()), known.end());
-  if (std::find(known.begin(), known.end(), options.key) == known.end())
-    throw_bad_input(
-        "--key {}: no such device is known; known are {} (models, and devices of the tuned table and the store); give "
-        "one of them, or leave --key out",
-        excerpt(options.key), fmt::join(known, ", "));
-}
-
 int run_profile(const ProfileArguments& options) {
   check_json_target(options.common);
   const DeviceInfo device = device_for_dispatch(options.common.device, options.arch, options.key);
   check_flags(options, device);
-  if (!options.key.empty()) check_key(options);
+  check_gpu_key(options.key, options.common.store);
   if (options.planted) return profile_planted(options, device);
   if (options.common.problem.empty() && options.common.suite.empty())
     throw_bad_input(

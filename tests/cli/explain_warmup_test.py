@@ -40,13 +40,19 @@ class ExplainTest(support.CliTest):
         result = self.expect(DONE, "explain", *h100, "--problem", "b64_h32_hk8_sq1_sk4000_d128_bf16")
         self.assertRegex(result.stdout, r"expected  3\d\d.* us \(.*carried over from h200")
         self.assertRegex(result.stdout, r"floor     3\d\d")
-        # A GPU that is not known at all has its constants whole, and no floor to be held against.
+        # A GPU of the user's own table has its constants whole, and no floor to be held against.
+        self.environment["FLASHCORE_TUNED"] = self.write("table.json", '{"mine": {}}')
         (entry,) = self.explain(DONE, "--arch", "sm_90", "--key", "mine", "--problem", "b64_h32_hk8_sq1_sk4000_d128_bf16")
         self.assertIn("carried over from h200 to 132 SMs; clock and DRAM bandwidth are not known", entry["expected_from"])
         self.assertIsNone(entry["floor_us"])
-        # It may be a slip, too.
-        result = self.expect(DONE, "explain", "--arch", "sm_90", "--key", "h2000", "--problem", "b1_h8_s512_d64_fp16")
-        self.assertRegex(result.stdout, r"note: no tuned table, no shipped result and no trial of --store is of 'h2000'.*h200")
+        # A model that nothing was measured of, and a key that is a slip or a CPU's.
+        result = self.expect(DONE, "explain", "--arch", "sm_90", "--key", "h100pcie", "--problem", "b1_h8_s512_d64_fp16")
+        self.assertRegex(result.stdout, r"note: no tuned table, no shipped result and no trial of --store is of 'h100pcie'.*h200")
+        self.assertNotIn("cpu", result.stdout[result.stdout.index("note:"):])
+        for verb in ("explain", "profile"):
+            for key in ("h2000", "cpu_epyc_1c"):
+                said = self.expect_error(BAD_USAGE, ["--key " + key, "no such GPU", "h100pcie, h200"], verb, "--arch", "sm_90", "--key", key, "--problem", "b1_h8_s512_d64_fp16").stderr
+                self.assertNotIn("cpu", said.replace("--key " + key, ""))
         self.assertNotIn("note:", self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16").stdout)
 
     def test_a_whole_suite(self):
@@ -65,7 +71,7 @@ class ExplainTest(support.CliTest):
 
     def test_usage(self):
         self.expect_error(BAD_USAGE, ["--key h200 is a GPU of sm_90", "--arch sm_90"], "explain", "--arch", "sm_80", "--key", "h200", "--problem", "b1_h8_s512_d64_fp16")
-        self.expect_error(BAD_USAGE, ["--key h200", "--arch"], "explain", "--key", "h200", "--problem", "b1_h8_s512_d64_fp16")
+        self.expect_error(BAD_USAGE, ["--key h200", "give --arch sm_90"], "explain", "--key", "h200", "--problem", "b1_h8_s512_d64_fp16")
         self.expect_error(BAD_USAGE, ["exclude each other"], "explain", "--device", "cpu", *H200, "--problem", "b1_h8_s512_d64_fp16")
 
 
