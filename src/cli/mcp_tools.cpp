@@ -85,6 +85,8 @@ json submit_properties() {
       {"type", "object"},
       {"description", "further values that a config field may have"},
       {"additionalProperties", {{"type", "array"}, {"maxItems", 64}, {"items", whole_schema("", 0, 2147483647)}}}};
+  // Of any type, as in a patch.
+  properties["comment"] = {{"description", "what the patch is for; nothing reads it"}};
   properties["compile_only"] = {
       {"type", "boolean"}, {"description", "stop after the compiler and the resource gate: seconds, and no device"}};
   properties["arch"] = text_schema("with compile_only: the architecture, as sm_90", 32);

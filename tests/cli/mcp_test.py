@@ -393,7 +393,7 @@ class ToolsTest(McpTest):
         client = self.client()
         given = {"problem": "b1_h1_s16_d16_fp16", "family": "ref_fwd", "device": "emulator", "name": "shift"}
         comment = [{"file": "kernel.cuh", "from": "#pragma once", "to": "#pragma once  // an honest change"}]
-        result = client.call("submit", {**given, "replace": comment})
+        result = client.call("submit", {**given, "replace": comment, "comment": {"why": ["any", 1]}})
         self.assertFalse(result["isError"], result)
         self.assertEqual(result["structuredContent"]["verdict"], "passed", result["content"][0]["text"])
         self.assertIn("correctness: passed", result["content"][0]["text"])
