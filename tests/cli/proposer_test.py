@@ -157,7 +157,7 @@ class ProposerTest(CliTest):
             "--proposer", f'"{sys.executable}" "{script}"', "--budget", "4", "--store", self.path("trials.db"), "--json", self.path("tune.json"), timeout=280)  # fmt: skip
         with open(self.path("tune.json"), encoding="utf-8") as file:
             result = json.load(file)["results"][0]
-        self.assertRegex(said.stdout, r"sm80_fwd\+p\b.*: not judged: the changed code never ran: it changes ptx/math.cuh")
+        self.assertRegex(said.stdout, r"sm80_fwd\+p:block_m=.*,ctas_per_sm=\d: not judged: the changed code never ran: it changes ptx/math.cuh")
         self.assertEqual((result["funnel"]["proposed"], result["funnel"]["correct"]), (2, 1), "the default passed, and the patch did not")
         self.assertIn("1 of 2 candidates passed", result["note"])
 

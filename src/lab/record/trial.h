@@ -78,7 +78,7 @@ struct Trial {
   Ended ended = Ended::kNotYet;
   std::string message;  // why, when it did not pass
 
-  std::string candidate() const { return family + ":" + config; }
+  std::string candidate() const { return config.empty() ? family : family + ":" + config; }
 };
 
 // Round trip of everything, non-finite numbers included (as "nan", "inf", "-inf"). from_json throws Error kBadInput

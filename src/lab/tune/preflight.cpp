@@ -137,6 +137,8 @@ Trial stopped_trial(const DeviceInfo& device, const EvaluateRequest& request, co
   trial.ended = preflight.ended;
   trial.message = preflight.message;
   trial.seconds = preflight.seconds;
+  if (const std::size_t colon = preflight.candidate.find(':'); colon != std::string::npos)
+    trial.config = preflight.candidate.substr(colon + 1);
   return trial;
 }
 

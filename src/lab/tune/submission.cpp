@@ -154,6 +154,7 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
   if (patch && limits.kind == DeviceKind::kCuda && !limits.emulated) {
     Preflight emulated;
     emulated.seconds = before;
+    emulated.candidate = submission.candidate;
     judge_on_emulator(emulated, emulator_, request, limits);
     before = emulated.seconds;
     take(submission, emulated);
@@ -166,6 +167,7 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
   if (patch && limits.emulated) {
     Preflight seen;
     seen.seconds = before;
+    seen.candidate = submission.candidate;
     stop_unless_emulated(seen, *patch);
     if (seen.stopped()) {
       take(submission, seen);
