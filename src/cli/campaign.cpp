@@ -149,6 +149,8 @@ int run_campaign_verb(const CampaignArguments& options) {
         if (phase.status == PhaseStatus::kRunning) {
           const auto kept = std::count_if(phase.commands.begin(), phase.commands.end(),
                                           [](const CampaignCommand& c) { return c.kept; });
+          // The line that follows has the reason.
+          if (phase.commands.empty()) return console.line("{}: nothing to run", phase.name);
           console.line("{}: about {:.0f} s{}", phase.name, phase.budget_seconds,
                        kept == 0 ? "" : fmt::format(", {} of {} commands done before", kept, phase.commands.size()));
           return;

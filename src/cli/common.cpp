@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/foreign_text.h"
+#include "core/process_end.h"
 #include "device/cuda/compile_cache.h"
 #include "lab/compare/peer_rows.h"
 #include "lab/diagnose/gather.h"
@@ -261,7 +262,7 @@ std::string lacking_words(int lacking) {
 
 std::string stopped_by() {
   if (!interrupted()) return "";
-  return g_interrupt == SIGINT   ? "; stopped by Ctrl-C"
+  return g_interrupt == SIGINT   ? kStoppedByCtrlC
          : g_interrupt == SIGHUP ? "; stopped by SIGHUP"
                                  : "; stopped by SIGTERM";
 }

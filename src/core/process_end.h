@@ -21,6 +21,9 @@ std::optional<int> wait_for(pid_t pid);
 // Kills the child `pid`, and the process group that it leads if it leads one, and waits for it.
 std::optional<int> kill_and_wait(pid_t pid);
 
+// What a verb that SIGINT ended adds to its last line. Another process may have sent it: whoever did says that instead.
+inline constexpr const char* kStoppedByCtrlC = "; stopped by Ctrl-C";
+
 // "was ended by signal SIGSEGV (Segmentation fault)", "exited with code 3", "ended, nobody knows how".
 std::string describe_end(std::optional<int> status);
 // As a shell has it: 128 + the signal if one ended it.

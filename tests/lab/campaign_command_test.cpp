@@ -34,6 +34,7 @@ TEST(RunCommand, EndsAreToldApart) {
   EXPECT_NE(shell(log, "kill -SEGV $$").how.find("SIGSEGV"), std::string::npos);
   const CommandEnd late = shell(log, "sleep 60", 0.3);
   EXPECT_NE(late.how.find("still running"), std::string::npos);
+  EXPECT_NE(late.how.find("ended by the campaign"), std::string::npos);
   EXPECT_TRUE(late.out_of_time);
   EXPECT_FALSE(shell(log, "exit 2").out_of_time);
   EXPECT_TRUE(shell(log, "sleep 60", 20, [] { return true; }).cancelled);

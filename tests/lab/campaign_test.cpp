@@ -155,6 +155,20 @@ TEST_F(CampaignTest, AReasonDoesNotRepeatItsVerdict) {
   EXPECT_EQ(command.reason, "it ended with 2");
 }
 
+// SIGINT came from the campaign, and the verb cannot know.
+TEST_F(CampaignTest, WhatTheCampaignEndedWasNotStoppedByCtrlC) {
+  CampaignCommand command{.argv = {"flashcore", "check"}};
+  judge_command(command,
+                {.how = "was still running after 35 s and was ended by the campaign",
+                 .said = "3 passed, 0 failed; stopped by Ctrl-C",
+                 .out_of_time = true},
+                "correctness");
+  EXPECT_EQ(command.verdict, PhaseVerdict::kNotJudged);
+  EXPECT_EQ(command.reason,
+            "the command was still running after 35 s and was ended by the campaign (--resume tries it again; a larger "
+            "--budget or --patience gives it longer): 3 passed, 0 failed");
+}
+
 TEST_F(CampaignTest, OneFailureFailsItsPhaseWhateverTheOthersSay) {
   answer_ = [](const auto& argv) {
     return CommandEnd{.exit_code = verb_of(argv) == "bench" ? 1 : verb_of(argv) == "flashcore.peers" ? 4 : 0};
@@ -170,6 +184,7 @@ TEST_F(CampaignTest, AnEmulatedGpuHasNoTimeSoThosePhasesAreNotRun) {
   for (const char* name : {"environment", "baselines", "evolution", "trials", "crosscheck", "gate"}) {
     EXPECT_EQ(r.state.find(name)->verdict, PhaseVerdict::kNotJudged) << name;
     EXPECT_NE(r.state.find(name)->reason.find("no time"), std::string::npos) << name;
+    EXPECT_EQ(r.state.find(name)->budget_seconds, 0) << name;
   }
 }
 
@@ -364,12 +379,19 @@ TEST_F(CampaignTest, StateSurvivesJson) {
 TEST_F(CampaignTest, TheBudgetIsSharedOutOverWhatIsStillToCome) {
   CampaignState state;
   for (const PhasePlan& plan : campaign_phases()) state.phases.emplace_back().name = plan.name;
-  EXPECT_NEAR(seconds_for(state, "evolution", 1500), 480, 1);
+  DeviceInfo device = open_device("cpu")->info();
+  const auto seconds = [&](const char* phase, double left) { return seconds_for(state, device, phase, left); };
+  EXPECT_NEAR(seconds("evolution", 1500), 480, 1);
+  // A phase that an emulated GPU does not run gets nothing, and the others have its share.
+  device.limits.emulated = true;
+  EXPECT_EQ(seconds("evolution", 1500), 0);
+  EXPECT_NEAR(seconds("correctness", 120) + seconds("profile", 120) + seconds("inversion", 120), 120, 6);
+  device.limits.emulated = false;
   for (CampaignPhase& p : state.phases)
     if (p.name == "environment" || p.name == "correctness" || p.name == "baselines") p.status = PhaseStatus::kDone;
   // What those left over goes to the others.
-  EXPECT_GT(seconds_for(state, "evolution", 1500), 700);
-  EXPECT_GT(seconds_for(state, "evolution", -10), 0);
+  EXPECT_GT(seconds("evolution", 1500), 700);
+  EXPECT_GT(seconds("evolution", -10), 0);
 }
 
 TEST_F(CampaignTest, TheDiffOfTunedTablesIsOfWhatTheCampaignEntered) {

@@ -115,6 +115,13 @@ std::string skipped_for(const std::string& package, const std::string& python) {
                      package, how);
 }
 
+// A verb says that Ctrl-C stopped it, whoever sent SIGINT. Of a command whose time was over it was the campaign.
+std::string without_ctrl_c(std::string said) {
+  const std::size_t at = said.find(kStoppedByCtrlC);
+  if (at != std::string::npos) said.erase(at, std::string_view(kStoppedByCtrlC).size());
+  return said;
+}
+
 }  // namespace
 
 CommandEnd run_command(const std::vector<std::string>& argv, const Variables& variables,
@@ -161,7 +168,7 @@ CommandEnd run_command(const std::vector<std::string>& argv, const Variables& va
     if (end.cancelled && ended) take_end();
     else if (end.cancelled) end.how = fmt::format("was killed {} s later", kInterruptGrace.count());
     else if (talk == ChildProcess::Talk::kTimeout) {
-      end.how = fmt::format("was still running after {:.0f} s and was ended", seconds);
+      end.how = fmt::format("was still running after {:.0f} s and was ended by the campaign", seconds);
       end.out_of_time = true;
     } else end.how = "wrote a line without end and was ended";
   }
@@ -177,7 +184,7 @@ CommandEnd run_command(const std::vector<std::string>& argv, const Variables& va
 
 void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_view phase, const json& document) {
   command.exit_code = end.exit_code;
-  const std::string said = end.said.empty() ? "" : ": " + end.said;
+  const std::string said = end.said.empty() ? "" : ": " + (end.out_of_time ? without_ctrl_c(end.said) : end.said);
   command.verdict = PhaseVerdict::kNotJudged;
   command.lacked = end.no_program || end.exit_code == kLacksSomething || end.exit_code == kNotStarted;
   const bool is_python = command.argv.size() > 1 && command.argv[1] == "-m";
@@ -185,7 +192,10 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
     command.reason = skipped_for(package, command.argv.front());
     command.lacked = true;
   } else if (end.exit_code < 0) {
-    command.reason = "the command " + end.how + (end.out_of_time ? fmt::format(" ({})", kTriedAgain) : "") + said;
+    command.reason =
+        "the command " + end.how +
+        (end.out_of_time ? fmt::format(" ({}; a larger --budget or --patience gives it longer)", kTriedAgain) : "") +
+        said;
   } else if (end.exit_code == 0) {
     command.verdict = PhaseVerdict::kPassed;
   } else if (end.said.find("unknown verb") != std::string::npos) {

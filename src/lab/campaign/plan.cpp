@@ -163,6 +163,10 @@ const PhasePlan& phase_plan(std::string_view name) {
   throw_internal("no phase is named '{}'", name);
 }
 
+bool is_timeless(std::string_view phase, const DeviceInfo& device) {
+  return device.limits.emulated && phase_plan(phase).needs_time;
+}
+
 std::filesystem::path recorded_baseline(const CampaignOptions& options) { return options.folder / "baseline.json"; }
 
 std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignOptions& options,
@@ -217,10 +221,11 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
   return made;
 }
 
-double seconds_for(const CampaignState& state, std::string_view phase, double seconds_left) {
+double seconds_for(const CampaignState& state, const DeviceInfo& device, std::string_view phase, double seconds_left) {
+  if (is_timeless(phase, device)) return 0;
   double to_come = 0;
   for (const CampaignPhase& p : state.phases)
-    if (p.status != PhaseStatus::kDone) to_come += phase_plan(p.name).share;
+    if (p.status != PhaseStatus::kDone && !is_timeless(p.name, device)) to_come += phase_plan(p.name).share;
   const double share = phase_plan(phase).share;
   return std::max(kLeastPhaseSeconds, seconds_left * share / std::max(share, to_come));
 }

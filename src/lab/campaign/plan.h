@@ -44,6 +44,8 @@ struct PhasePlan {
 const std::vector<PhasePlan>& campaign_phases();
 const PhasePlan& phase_plan(std::string_view name);
 const PhasePlan* find_phase_plan(std::string_view name);  // null: a campaign of another version has it
+// It measures time, and the device is an emulated GPU: it is not run, and could not judge.
+bool is_timeless(std::string_view phase, const DeviceInfo& device);
 
 // Of the phase `gate`: what its baseline is recorded in before the evolution, where the campaign was given none.
 std::filesystem::path recorded_baseline(const CampaignOptions& options);
@@ -57,7 +59,8 @@ inline constexpr double kLeastBudgetSeconds = 120;
 // Of a phase's share; and of a command before it is ended: to start a process and to open a GPU takes seconds.
 inline constexpr double kLeastPhaseSeconds = 5, kLeastLimitSeconds = 30;
 
-// Of the phases that are still to come each gets its share of what is left, and never less than a moment.
-double seconds_for(const CampaignState& state, std::string_view phase, double seconds_left);
+// Of the phases that are still to come each gets its share of what is left, and never less than a moment. One that the
+// device gives no time to measure has none, so that its share goes to the others.
+double seconds_for(const CampaignState& state, const DeviceInfo& device, std::string_view phase, double seconds_left);
 
 }  // namespace flashcore

@@ -117,7 +117,7 @@ class Campaign {
   }
 
   bool still_stands(const CampaignPhase& phase) const {
-    if (phase_plan(phase.name).needs_time && options_.device.limits.emulated) return true;
+    if (is_timeless(phase.name, options_.device)) return true;
     if (phase.name == "baselines" && lacks_baseline()) return false;
     const auto now = commands_of(phase.name, options_, state_, phase.budget_seconds);
     return now.size() == phase.commands.size() &&
@@ -131,8 +131,9 @@ class Campaign {
   void run_phase(CampaignPhase& phase) {
     const std::vector<CampaignCommand> earlier = std::move(phase.commands);
     phase = {.name = phase.name, .status = PhaseStatus::kRunning, .started_at = now_iso8601()};
-    phase.budget_seconds = seconds_for(state_, phase.name, options_.budget_seconds - seconds_from(start_));
-    const bool timeless = phase_plan(phase.name).needs_time && options_.device.limits.emulated;
+    phase.budget_seconds =
+        seconds_for(state_, options_.device, phase.name, options_.budget_seconds - seconds_from(start_));
+    const bool timeless = is_timeless(phase.name, options_.device);
     const bool table_is_lost = !timeless && phase_plan(phase.name).of_table_before && !keep_table_before();
     if (!timeless && !table_is_lost) phase.commands = commands_of(phase.name, options_, state_, phase.budget_seconds);
     const double kept_seconds = keep_ended(phase, earlier);
