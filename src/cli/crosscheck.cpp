@@ -85,7 +85,8 @@ CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& devi
     result.methods.push_back(judge_method(times.engine, reading, limit));
   };
   for (const MethodReading& reading : times.methods) judge(reading);
-  if (interrupted()) return result;
+  result.interrupted = interrupted();
+  if (result.interrupted) return result;
   const DeviceLimits& limits = device.info().limits;
   const bool on_gpu = limits.kind == DeviceKind::kCuda;
   const ToolQuestion question{
@@ -98,7 +99,8 @@ CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& devi
       .seconds = *parse_duration(options.seconds),
       .stop = interrupted};
   if (on_gpu) judge(time_by_ncu(question, compiled_candidate(candidate, named.problem, limits)));
-  if (interrupted()) return result;
+  result.interrupted = interrupted();
+  if (result.interrupted) return result;
   const LoadMeter load;
   ToolAnswers answers = ask_python(question);
   MachineReading machine;
@@ -109,6 +111,7 @@ CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& devi
   }
   for (const MatmulReading& reading : answers.matmuls)
     result.ceilings.push_back(judge_ceiling(reading, times.ceilings));
+  result.interrupted = interrupted();
   return result;
 }
 

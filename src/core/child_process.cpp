@@ -211,8 +211,10 @@ void ProgramOutput::read_to_its_end(ProgramResult& result) {
     if (!closed && limits_.cancelled && limits_.cancelled()) result.stopped = kWasInterrupted;
     else if (total > limits_.max_output)
       result.stopped = fmt::format("wrote more than {} bytes and was ended", limits_.max_output);
-    else if (!closed && GuardedProcess::Clock::now() >= deadline_)
+    else if (!closed && GuardedProcess::Clock::now() >= deadline_) {
       result.stopped = fmt::format("was still running after {:g} s and was ended", limits_.seconds);
+      result.out_of_time = true;
+    }
   }
   if (total > result.output.size())
     result.output += fmt::format("\n[{} bytes more of its output cut]", total - result.output.size());

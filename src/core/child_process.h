@@ -69,6 +69,7 @@ struct ProgramResult {
   int exit_code = -1;    // 128 + the signal if one ended it
   std::string output;    // stdout and stderr together, its head if it was long
   std::string stopped;   // why it was ended before its time: "was still running after 240 s and was ended"; else empty
+  bool out_of_time = false;  // it was ended after the seconds that it had
 };
 struct ProgramLimits {
   double seconds = 60;

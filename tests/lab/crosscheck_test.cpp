@@ -249,6 +249,16 @@ TEST(Crosscheck, ResultIsTheWorstThatWasJudgedAndSkippedIsNoPass) {
   EXPECT_EQ(crosscheck_json(r)["verdict"], "could not judge");
 }
 
+TEST(Crosscheck, WhatWasInterruptedDoesNotSayThatNoToolIsHere) {
+  CrosscheckResult r;
+  r.interrupted = true;
+  EXPECT_EQ(r.agreement(), Agreement::kNotJudged);
+  EXPECT_EQ(r.why(), "it was interrupted before another tool gave a time");
+  // A tool that had its turn before is judged all the same.
+  r.methods.push_back({.reading = method(100), .agreement = Agreement::kAgrees, .ratio = {}, .cause = ""});
+  EXPECT_EQ(r.why(), "");
+}
+
 TEST(Crosscheck, InProcessWaysTimeTheSameLaunchOnACpu) {
   const auto device = open_device("cpu");
   const PlacedProblem problem = PlacedProblem::parse("b1_h1_s128_d64_fp32");

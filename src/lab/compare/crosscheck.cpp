@@ -191,6 +191,7 @@ std::string CrosscheckResult::why() const {
     return !m.reading.in_process && !m.reading.times_us.empty();
   });
   if (here) return "no other tool's time could be held against the engine's";
+  if (interrupted) return "it was interrupted before another tool gave a time";
   // Whoever was here and gave no times is told with its reason: another limit, or another setting, may mend it.
   std::map<std::string, std::string> tools_by_reason;
   for (const MethodVerdict& m : methods) {
@@ -221,6 +222,7 @@ json crosscheck_json(const CrosscheckResult& r) {
                        {"others_busy", m.reading.others_busy >= 0 ? json(m.reading.others_busy) : json()},
                        {"time_us", times_json(m.reading.times_us)},
                        {"ratio", m.ratio.estimate > 0 ? interval_json(m.ratio) : json()},
+                       {"out_of_time", m.reading.out_of_time},
                        {"agreement", m.agreement},
                        {"cause", m.cause}});
   for (const CeilingVerdict& c : r.ceilings)

@@ -40,6 +40,7 @@ struct MethodReading {
   double others_busy = -1;   // as the engine's, while it ran by itself; below 0: not known, or in its rounds
   std::string why_not = {};  // there are no times: what was lost
   bool missing = false;      // for its program is not here
+  bool out_of_time = false;  // for it was ended after the seconds that it had
 };
 
 struct EngineReading {
@@ -77,8 +78,9 @@ struct CeilingVerdict {
 CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceilings);
 
 struct CrosscheckResult {
-  std::string wrong;   // what is wrong with the timed outputs: then nothing is judged
-  std::string failed;  // the kernel did not compile, or faulted: nothing was timed
+  std::string wrong;         // what is wrong with the timed outputs: then nothing is judged
+  std::string failed;        // the kernel did not compile, or faulted: nothing was timed
+  bool interrupted = false;  // before all had their turn
   EngineReading engine;
   std::vector<MethodVerdict> methods;
   std::vector<CeilingVerdict> ceilings;

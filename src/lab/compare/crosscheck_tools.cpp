@@ -33,6 +33,10 @@ MethodReading lost(std::string method, std::string why, bool missing = false) {
   return {.method = std::move(method), .why_not = std::move(why), .missing = missing};
 }
 
+std::string why_stopped(const char* program, const ProgramResult& ran) {
+  return fmt::format("{} {}{}", program, ran.stopped, ran.out_of_time ? " (--tool-time gives it longer)" : "");
+}
+
 }  // namespace
 
 MethodReading read_ncu_durations(const std::string& text, const std::string& kernel, const std::string& symbol) {
@@ -81,7 +85,11 @@ MethodReading time_by_ncu(const ToolQuestion& question, const CompiledCandidate&
   const ProgramResult ran = run_program(command, {.seconds = question.seconds, .cancelled = question.stop});
   if (!ran.started)
     return lost(kNcuMethod, "ncu is not on PATH: it comes with the CUDA toolkit (nsight-compute)", true);
-  if (!ran.stopped.empty()) return lost(kNcuMethod, "ncu " + ran.stopped);
+  if (!ran.stopped.empty()) {
+    MethodReading ended = lost(kNcuMethod, why_stopped("ncu", ran));
+    ended.out_of_time = ran.out_of_time;
+    return ended;
+  }
   MethodReading reading = read_ncu_durations(ran.output, question.kernel, compiled.artifact.symbol);
   if (!reading.why_not.empty() && ran.exit_code != 0)
     reading.why_not += fmt::format(" (ncu ended with {})", ran.exit_code);
@@ -128,13 +136,15 @@ ToolAnswers ask_python(const ToolQuestion& question) {
                   {.seconds = question.seconds, .cancelled = question.stop});
   const auto all_lost = [&ran](const std::string& why) {
     ToolAnswers answers;
-    for (const char* method : {"PyTorch's profiler", "torch.utils.benchmark", "Triton's do_bench", "nvbench"})
+    for (const char* method : {"PyTorch's profiler", "torch.utils.benchmark", "Triton's do_bench", "nvbench"}) {
       answers.methods.push_back(lost(method, why, !ran.started));
+      answers.methods.back().out_of_time = ran.out_of_time;
+    }
     answers.matmuls.push_back({.what = "PyTorch's matmul", .why_not = why});
     return answers;
   };
   if (!ran.started) return all_lost(question.python + " is not on PATH");
-  if (!ran.stopped.empty()) return all_lost(fmt::format("python -m flashcore.crosscheck {}", ran.stopped));
+  if (!ran.stopped.empty()) return all_lost(why_stopped("python -m flashcore.crosscheck", ran));
   if (ran.exit_code != 0)
     return all_lost(
         fmt::format("python -m flashcore.crosscheck ended with {}: {}", ran.exit_code, last_line(ran.output)));
