@@ -30,9 +30,12 @@ class CampaignTest(CliTest):
     def phase(self, name):
         return next(p for p in self.state()["phases"] if p["name"] == name)
 
-    def without_lacking(self, state):
-        """Its phases, but for those with a command that lacked something."""
-        return [p for p in state["phases"] if not any(c["lacked"] for c in p["commands"])]
+    @staticmethod
+    def settled(state):
+        """Names of its phases that --resume leaves alone. Of a busy machine more is tried again, and the page is made of that."""
+        phases = state["phases"]
+        busy = any(c["busy"] for p in phases for c in p["commands"])
+        return [p["name"] for p in phases if not any(c["lacked"] or c["busy"] for c in p["commands"]) and not (busy and p["name"] == "artefacts")]
 
     def page(self):
         with open(os.path.join(self.out, "report.html"), encoding="utf-8") as file:
@@ -101,7 +104,9 @@ class CampaignTest(CliTest):
         self.assertIn(resumed.returncode, (FAILED, NOT_JUDGED), resumed.stderr)
         # Only what the missing Python left open was run again, and whoever reads of it has read all that there is.
         again = self.state()
-        self.assertEqual(self.without_lacking(again), self.without_lacking(state))
+        for before, after in zip(state["phases"], again["phases"]):
+            if before["name"] in self.settled(state):
+                self.assertEqual(after, before)
         store = os.path.join(self.out, "trials.db")
         os.rename(store, store + ".away")
         new = self.path("new.html")

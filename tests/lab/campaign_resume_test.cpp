@@ -186,6 +186,69 @@ TEST_F(CampaignTest, WhatLackedSomethingIsTriedAgain) {
   EXPECT_EQ(again.find("crosscheck")->verdict, PhaseVerdict::kPassed);
 }
 
+// A quiet machine may judge what a busy one could not. Only others' cores of a CPU account for it.
+TEST_F(CampaignTest, WhatABusyMachineKeptFromJudgingIsTriedAgain) {
+  double others = 1.25;
+  std::string device = "cpu";
+  answer_ = [&](const auto& argv) {
+    write_results(argv);
+    if (verb_of(argv) != "crosscheck") return CommandEnd{.exit_code = 0};
+    const json loop = {{"method", "loop"}, {"in_process", true}, {"time_us", {{"p50", 1}}}};
+    const json profiler = {
+        {"method", "profiler"}, {"in_process", false}, {"time_us", {{"p50", 1}}}, {"others_busy", others}};
+    write_json(argv, {{"results", {{{"device", {{"id", device}}}, {"methods", {loop, profiler}}}}}});
+    return CommandEnd{.exit_code = others >= 0 ? 2 : 0, .said = "1 not judged"};
+  };
+  const auto crosscheck = [&] {
+    ran_.clear();
+    return *go(load_state(options_.folder)).state.find("crosscheck");
+  };
+  CampaignPhase phase = crosscheck();
+  EXPECT_TRUE(phase.commands.front().busy);
+  EXPECT_EQ(phase.reason.find("1 not judged; the machine was busy: other programs kept up to 1.2 cores busy; --resume "
+                              "tries it again; lost: "),
+            0u)
+      << phase.reason;
+  crosscheck();
+  EXPECT_EQ(times_run("crosscheck"), 1) << "busy still";
+  EXPECT_EQ(times_run("bench"), 0);
+  others = -1;
+  phase = crosscheck();
+  EXPECT_EQ(times_run("crosscheck"), 1);
+  EXPECT_EQ(phase.verdict, PhaseVerdict::kPassed) << phase.reason;
+  crosscheck();
+  EXPECT_TRUE(ran_.empty()) << "it has judged";
+  // Below a quarter of a core, and on a GPU, something else is the matter.
+  for (const auto& [busy, id] : {std::pair{0.1, "cpu"}, std::pair{1.25, "cuda"}}) {
+    again();
+    others = busy;
+    device = id;
+    EXPECT_FALSE(crosscheck().commands.front().busy) << id;
+    crosscheck();
+    EXPECT_TRUE(ran_.empty()) << id;
+  }
+}
+
+TEST_F(CampaignTest, ATrialThatABusyMachineLeftOpenSaysSo) {
+  CampaignCommand command{.argv = {"flashcore", "ab"}};
+  const json result = {
+      {"device", {{"id", "cpu"}}},
+      {"verdict", "INCONCLUSIVE"},
+      {"processes", {{{"machine", {{"others_busy", nullptr}}}}, {{"machine", {{"others_busy", 0.5}}}}}}};
+  judge_command(command, {.exit_code = 2, .said = "INCONCLUSIVE"}, "trials", {{"results", {result}}});
+  EXPECT_TRUE(command.busy);
+  EXPECT_NE(command.reason.find("kept up to 0.5 cores busy"), std::string::npos) << command.reason;
+  CampaignPhase trials{.name = "trials", .commands = {command, command}};
+  judge_phase(trials);
+  EXPECT_EQ(trials.reason.find("2 trials: 0 faster, 2 inconclusive; the machine was busy during 2 of them (--resume "
+                               "tries it again); details in ledger.json"),
+            0u)
+      << trials.reason;
+  // What was judged was judged, busy or not.
+  judge_command(command, {.exit_code = 0}, "trials", {{"results", {result}}});
+  EXPECT_FALSE(command.busy);
+}
+
 // What a finished phase says must still be there, and be an answer to what is asked.
 TEST_F(CampaignTest, APhaseWhoseFilesAreGoneOrWhoseCommandsChangedIsTriedAgain) {
   go();

@@ -155,6 +155,19 @@ TEST_F(CampaignTest, AReasonDoesNotRepeatItsVerdict) {
   EXPECT_EQ(command.reason, "it ended with 2");
 }
 
+// A third of the crosscheck's share, which --patience does not change.
+TEST_F(CampaignTest, AToolThatWasCutNamesTheBudget) {
+  const json methods = {{{"method", "profiler"}, {"in_process", false}, {"time_us", nullptr}, {"out_of_time", true}}};
+  CampaignCommand command{.argv = {"flashcore", "crosscheck"}};
+  judge_command(command, {.exit_code = 2, .said = "no other tool gave a time"}, "crosscheck",
+                {{"results", {{{"methods", methods}}}}});
+  EXPECT_TRUE(command.lacked);
+  EXPECT_EQ(
+      command.reason,
+      "no other tool gave a time; --resume tries it again, and a larger --budget gives it longer (--tool-time is a "
+      "third of the phase's share)");
+}
+
 // SIGINT came from the campaign, and the verb cannot know.
 TEST_F(CampaignTest, WhatTheCampaignEndedWasNotStoppedByCtrlC) {
   CampaignCommand command{.argv = {"flashcore", "check"}};

@@ -10,6 +10,7 @@
 #include "core/process_end.h"
 #include "lab/campaign/fields.h"
 #include "lab/gates/pair.h"
+#include "lab/record/machine.h"
 #include "lab/record/outcome.h"
 
 namespace flashcore {
@@ -89,6 +90,33 @@ bool lacks_tools(const json& document) {
       return lenient::flag(method, "in_process").value_or(false) || !lenient::field(method, "time_us").is_object();
     });
   });
+}
+
+// Of crosscheck: a tool was ended at --tool-time, which a campaign makes of its budget.
+bool cut_a_tool(const json& document) {
+  for (const json& result : lenient::list(document, "results"))
+    for (const json& method : lenient::list(result, "methods"))
+      if (lenient::flag(method, "out_of_time").value_or(false)) return true;
+  return false;
+}
+
+// Cores that other programs kept busy meanwhile, the most that a document tells anywhere in it; below 0: it tells none.
+double most_others_busy(const json& j) {
+  double most = j.is_object() ? lenient::number(j, "others_busy").value_or(-1) : -1;
+  if (j.is_structured())
+    for (const json& value : j) most = std::max(most, most_others_busy(value));
+  return most;
+}
+
+// Of crosscheck and of ab, which could not judge: the cores that others kept busy, where that accounts for it. A GPU's
+// clock does not see what a host's other programs do.
+double busy_cores_of(std::string_view phase, const json& document) {
+  if (phase != "crosscheck" && phase != "trials") return 0;
+  double most = 0;
+  for (const json& result : lenient::list(document, "results"))
+    if (lenient::text(lenient::field(result, "device"), "id").starts_with("cpu"))
+      most = std::max(most, most_others_busy(result));
+  return most >= kBusyCores ? most : 0;
 }
 
 // Of the Python package whose want ended a program: "No module named 'torch'". Empty: it said no such thing.
@@ -216,7 +244,13 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
     // That 2 could not judge is the verdict, which stands before the reason.
     command.reason = end.exit_code == 2 && !end.said.empty() ? end.said : what + said;
   }
-  if (command.lacked) command.reason += fmt::format("; {}", kTriedAgain);
+  const double others = end.exit_code == 2 ? busy_cores_of(phase, document) : 0;
+  command.busy = others > 0;
+  if (command.busy)
+    command.reason += fmt::format("; the machine was busy: other programs kept up to {:.1f} cores busy", others);
+  if (command.lacked || command.busy) command.reason += fmt::format("; {}", kTriedAgain);
+  if (command.lacked && phase == "crosscheck" && cut_a_tool(document))
+    command.reason += ", and a larger --budget gives it longer (--tool-time is a third of the phase's share)";
   if (phase == "trials" && (end.exit_code == 0 || end.exit_code == 1 || end.exit_code == 2))
     if (const json& results = lenient::list(document, "results"); !results.empty())
       command.answer = lenient::text(results.front(), "verdict");

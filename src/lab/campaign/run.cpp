@@ -84,15 +84,15 @@ class Campaign {
                        [](const CampaignPhase& phase) { return phase.status == PhaseStatus::kDone; });
   }
 
-  // Of an earlier attempt: what was cut for time, what lacked a program or a package, what lost its files, and what
-  // would run otherwise now (another --python or --baseline). What read the results of a phase that is tried again has
-  // read too little, and keeps nothing.
+  // Of an earlier attempt: what was cut for time, what lacked a program or a package, what a busy machine kept from
+  // judging, what lost its files, and what would run otherwise now (another --python or --baseline). What read the
+  // results of a phase that is tried again has read too little, and keeps nothing.
   void reopen_phases() {
     std::vector<std::string> again;
     for (CampaignPhase& phase : state_.phases) {
       if (phase.status != PhaseStatus::kDone) continue;
       const bool open = std::any_of(phase.commands.begin(), phase.commands.end(),
-                                    [](const CampaignCommand& c) { return c.out_of_time || c.lacked; });
+                                    [](const CampaignCommand& c) { return c.out_of_time || c.lacked || c.busy; });
       const bool stands = !open && still_stands(phase);
       const bool read_it = reads_any_of(phase, again);
       if (stands && !read_it) continue;
@@ -298,9 +298,10 @@ void require_same_campaign(const CampaignState& earlier, const CampaignState& no
 
 // "6 trials: 1 faster, 4 inconclusive, 1 failed; details in ledger.json": of each a sentence is too much for a line.
 std::string count_trials(const CampaignPhase& phase) {
-  int failed = 0, silent = 0;
+  int failed = 0, silent = 0, busy = 0;
   std::map<std::string, int> answers = {{std::string(to_string(SpeedVerdict::kFaster)), 0}};
   for (const CampaignCommand& command : phase.commands) {
+    busy += command.busy ? 1 : 0;
     if (command.verdict == PhaseVerdict::kFailed) ++failed;
     else if (command.answer.empty()) ++silent;
     else ++answers[command.answer];
@@ -316,8 +317,9 @@ std::string count_trials(const CampaignPhase& phase) {
   }
   if (silent > 0) add(silent, "without an answer");
   if (failed > 0) add(failed, "failed");
-  return fmt::format("{} trial{}: {}; details in ledger.json", phase.commands.size(),
-                     phase.commands.size() == 1 ? "" : "s", counts);
+  return fmt::format("{} trial{}: {}{}; details in ledger.json", phase.commands.size(),
+                     phase.commands.size() == 1 ? "" : "s", counts,
+                     busy == 0 ? "" : fmt::format("; the machine was busy during {} of them ({})", busy, kTriedAgain));
 }
 
 void judge_phase(CampaignPhase& phase) {

@@ -20,7 +20,7 @@ json command_json(const CampaignCommand& c) {
           {"seconds", c.seconds}, {"exit_code", c.exit_code},
           {"verdict", c.verdict}, {"reason", c.reason},
           {"answer", c.answer},   {"out_of_time", c.out_of_time},
-          {"lacked", c.lacked}};
+          {"lacked", c.lacked},   {"busy", c.busy}};
 }
 
 CampaignCommand command_from(const json& j) {
@@ -41,6 +41,7 @@ CampaignCommand command_from(const json& j) {
   c.answer = j.value("answer", "");
   c.out_of_time = j.value("out_of_time", false);
   c.lacked = j.value("lacked", false);
+  c.busy = j.value("busy", false);
   return c;
 }
 

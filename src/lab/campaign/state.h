@@ -26,7 +26,8 @@ struct WordsOf<PhaseVerdict> {
 };
 
 // kRunning in a file: the campaign was killed in this phase. --resume runs the commands of a kRunning or kInterrupted
-// phase that have not ended, and those of a kDone phase that were cut for time or lacked something.
+// phase that have not ended, and those of a kDone phase that were cut for time, lacked something or had no quiet
+// machine.
 enum class PhaseStatus { kWaiting, kRunning, kInterrupted, kDone };
 template <>
 struct WordsOf<PhaseStatus> {
@@ -51,6 +52,7 @@ struct CampaignCommand {
   std::string answer = {};   // of a targeted trial that judged: the word of its SpeedVerdict
   bool out_of_time = false;  // it was ended at its phase's limit: --resume runs it again
   bool lacked = false;       // a program, package or library that it needs was missing: so it does then
+  bool busy = false;         // it could not judge, and other programs kept the machine busy: so it does then
   bool kept = false;         // of an earlier attempt at its phase; not saved
 };
 
