@@ -190,6 +190,8 @@ class CampaignTest(CliTest):
         self.assertIn(again.returncode, (FAILED, NOT_JUDGED), again.stderr)
         self.assertIn("baselines: about", again.stdout)
         self.assertIn(", 1 of 3 commands done before", again.stdout)
+        self.assertEqual(["--resume" in session["argv"] for session in self.state()["sessions"]], [False, True])
+        self.assertIn("in 2 sessions:</p><pre>flashcore campaign", self.page())
         after = self.phase("baselines")["commands"]
         self.assertEqual(after[0], before[0])
         self.assertNotEqual(after[1]["started_at"], before[1]["started_at"])

@@ -370,6 +370,28 @@ TEST_F(CampaignTest, AKillLosesThePhaseInFlightAlone) {
   EXPECT_EQ(state->find("profile")->status, PhaseStatus::kWaiting);
 }
 
+// What ran is only known from all lines: the second may have another budget.
+TEST_F(CampaignTest, EachSessionLeavesItsOwnLine) {
+  options_.argv = {"flashcore", "campaign", "--budget", "30s"};
+  go();
+  const std::vector<std::string> first = options_.argv;
+  options_.argv = {"flashcore", "campaign", "--resume", "--budget", "3m"};
+  go(load_state(options_.folder));
+  const CampaignState state = *load_state(options_.folder);
+  ASSERT_EQ(state.sessions.size(), 2u);
+  EXPECT_EQ(state.sessions[0].argv, first);
+  EXPECT_EQ(state.sessions[1].argv, options_.argv);
+  EXPECT_FALSE(state.sessions[1].began_at.empty());
+  // A state of an earlier version has the first line, or none.
+  json older = state_json(state);
+  older.erase("sessions");
+  EXPECT_TRUE(parse_state(older.dump(), "here").sessions.at(0).argv.empty());
+  older["argv"] = first;
+  EXPECT_EQ(parse_state(older.dump(), "here").sessions.at(0).argv, first);
+  go(parse_state(older.dump(), "here"));
+  EXPECT_EQ(load_state(options_.folder)->sessions.size(), 2u);
+}
+
 TEST_F(CampaignTest, AnotherSuiteOrDeviceIsNotGoneOnWith) {
   go();
   CampaignState state = *load_state(options_.folder);

@@ -384,7 +384,9 @@ TEST_F(CampaignTest, StateSurvivesJson) {
   options_.argv = {"flashcore", "campaign", "--budget", "100s"};
   go();
   const CampaignState state = *load_state(options_.folder);
-  EXPECT_EQ(state.argv, options_.argv);
+  ASSERT_EQ(state.sessions.size(), 1u);
+  EXPECT_EQ(state.sessions[0].argv, options_.argv);
+  EXPECT_EQ(state.sessions[0].began_at, state.started_at);
   EXPECT_EQ(state.names, std::vector<std::string>{"tiny"});
   EXPECT_EQ(state_json(parse_state(state_json(state).dump(), "here")), state_json(state));
 }

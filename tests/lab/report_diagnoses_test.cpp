@@ -125,7 +125,7 @@ TEST_F(OfACampaign, ThatEndedEarlySaysSo) {
 // Not a line that some other run would have been made by.
 TEST_F(OfACampaign, IsReproducedByItsOwnLine) {
   CampaignState state;
-  state.argv = {"flashcore", "campaign", "--problem", "b1_h1_s64_d64_fp32", "--out", "my folder"};
+  state.sessions = {{{"flashcore", "campaign", "--problem", "b1_h1_s64_d64_fp32", "--out", "my folder"}, "then"}};
   CampaignPhase evolution{.name = "evolution", .status = PhaseStatus::kDone, .reason = "an emulated GPU has no time"};
   evolution.commands.push_back(command("tune", "e.json", nullptr));
   evolution.commands.back().argv.front() = "/somewhere/flashcore";
@@ -141,9 +141,19 @@ TEST_F(OfACampaign, IsReproducedByItsOwnLine) {
       EXPECT_EQ(page.find(other), std::string::npos) << other;
   }
   expect_in(report_html({}, is_current, found), "evolution: an emulated GPU has no time");
-  state.argv.clear();
-  expect_in(report_html({}, is_current, diagnoses_of_campaign(folder_.path(), state, folder_.path())),
-            "does not say its command line");
+  const auto page = [&] {
+    return report_html({}, is_current, diagnoses_of_campaign(folder_.path(), state, folder_.path()));
+  };
+  state.sessions.push_back({{"flashcore", "campaign", "--out", "my folder", "--resume", "--budget", "3m"}, "now"});
+  expect_in(page(),
+            "in 2 sessions:</p><pre>flashcore campaign --problem b1_h1_s64_d64_fp32 --out &#39;my folder&#39;\n"
+            "flashcore campaign --out &#39;my folder&#39; --resume --budget 3m</pre>");
+  state.sessions.front().argv.clear();
+  expect_in(page(), "<pre># a session whose command line is not recorded\nflashcore campaign");
+  state.sessions.pop_back();
+  expect_in(page(), "does not say its command line. It ran:");
+  state.sessions.clear();
+  expect_in(page(), "does not say its command line. It ran:");
 }
 
 TEST_F(OfACampaign, WithoutATimelineSaysOfWhatOneIsRecorded) {

@@ -260,9 +260,9 @@ CampaignState blank_state(const CampaignOptions& options) {
     state.problems.push_back(named.problem.id());
     state.names.push_back(named.name);
   }
-  state.argv = options.argv;
   state.budget_seconds = options.budget_seconds;
   state.started_at = now_iso8601();
+  state.sessions = {{options.argv, state.started_at}};
   for (const PhasePlan& plan : campaign_phases()) state.phases.emplace_back().name = plan.name;
   return state;
 }
@@ -352,6 +352,7 @@ CampaignResult run_campaign(const CampaignOptions& options, std::optional<Campai
   CampaignState state = blank_state(options);
   if (earlier) {
     require_same_campaign(*earlier, state, options.folder.string());
+    earlier->sessions.push_back(state.sessions.front());
     state = std::move(*earlier);
     state.budget_seconds = options.budget_seconds;
   } else {

@@ -59,6 +59,22 @@ json phase_json(const CampaignPhase& p) {
           {"commands", commands}};
 }
 
+json sessions_json(const std::vector<CampaignSession>& sessions) {
+  json all = json::array();
+  for (const CampaignSession& session : sessions)
+    all.push_back({{"argv", session.argv}, {"began_at", session.began_at}});
+  return all;
+}
+
+// States of earlier versions have the first line alone, or none.
+std::vector<CampaignSession> sessions_from(const json& j, const std::string& started_at) {
+  if (!j.contains("sessions")) return {{j.value("argv", std::vector<std::string>()), started_at}};
+  std::vector<CampaignSession> sessions;
+  for (const json& session : j.at("sessions"))
+    sessions.push_back({session.at("argv").get<std::vector<std::string>>(), session.at("began_at").get<std::string>()});
+  return sessions;
+}
+
 CampaignPhase phase_from(const json& j) {
   CampaignPhase p;
   j.at("name").get_to(p.name);
@@ -96,7 +112,7 @@ json state_json(const CampaignState& s) {
           {"suite", s.suite},
           {"problems", s.problems},
           {"names", s.names},
-          {"argv", s.argv},
+          {"sessions", sessions_json(s.sessions)},
           {"budget_seconds", s.budget_seconds},
           {"started_at", s.started_at},
           {"ended_at", s.ended_at},
@@ -118,9 +134,9 @@ CampaignState parse_state(const std::string& text, const std::string& origin) {
     j.at("suite").get_to(s.suite);
     j.at("problems").get_to(s.problems);
     s.names = j.value("names", std::vector<std::string>());
-    s.argv = j.value("argv", std::vector<std::string>());
     j.at("budget_seconds").get_to(s.budget_seconds);
     j.at("started_at").get_to(s.started_at);
+    s.sessions = sessions_from(j, s.started_at);
     j.at("ended_at").get_to(s.ended_at);
     j.at("interrupted").get_to(s.interrupted);
     for (const json& phase : j.at("phases")) s.phases.push_back(phase_from(phase));

@@ -66,12 +66,18 @@ struct CampaignPhase {
   std::vector<CampaignCommand> commands = {};
 };
 
+// The line that began the campaign, or that went on with it.
+struct CampaignSession {
+  std::vector<std::string> argv = {};  // empty: a state of an earlier version does not say it
+  std::string began_at = {};
+};
+
 struct CampaignState {
   std::string version, device, device_key, suite;
   std::string source_hash;            // of kernels/source_hash.h: the whole tree's; empty in states that lack it
   std::vector<std::string> problems;  // ids
   std::vector<std::string> names;     // of these in their suite; empty in states that lack them
-  std::vector<std::string> argv;      // the line that began it; empty in states that lack it
+  std::vector<CampaignSession> sessions;
   double budget_seconds = 0;
   std::string started_at, ended_at;
   bool interrupted = false;

@@ -68,7 +68,8 @@ std::string shell_line(std::vector<std::string> argv, const std::map<std::string
 }
 
 CampaignLines lines_of(const CampaignState& state) {
-  CampaignLines lines{shell_line(state.argv), {}, {}};
+  CampaignLines lines;
+  for (const CampaignSession& session : state.sessions) lines.sessions.push_back(shell_line(session.argv));
   for (const CampaignPhase& phase : state.phases) {
     for (const CampaignCommand& command : phase.commands)
       if (!command.started_at.empty()) lines.ran.push_back(shell_line(command.argv, command.variables));

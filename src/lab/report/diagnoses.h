@@ -21,9 +21,9 @@ struct DiagnosisList {
 
 // What made the page, as lines for a shell.
 struct CampaignLines {
-  std::string campaign;              // empty: its state does not say
-  std::vector<std::string> ran;      // by it
-  std::vector<std::string> untimed;  // "evolution: an emulated GPU has no time", of phases that were to time something
+  std::vector<std::string> sessions;  // of the campaign; an empty line: its state does not say it
+  std::vector<std::string> ran;       // by it
+  std::vector<std::string> untimed;   // "evolution: an emulated GPU has no time", of phases that were to time something
 };
 
 struct Diagnoses {

@@ -142,13 +142,23 @@ std::string section(std::string_view id, std::string_view title, const std::stri
   return fmt::format("<section aria-labelledby={0}-h><h2 id={0}-h>{1}</h2>\n{2}</section>\n", id, text(title), content);
 }
 
+// Of one session, or of all in their order.
+std::string session_commands(const std::vector<std::string>& sessions) {
+  if (std::all_of(sessions.begin(), sessions.end(), [](const std::string& line) { return line.empty(); }))
+    return "<p>The campaign's state does not say its command line.";
+  const std::string title = sessions.size() == 1
+                                ? "The campaign that made this page:"
+                                : fmt::format("The campaign that made this page, in {} sessions:", sessions.size());
+  std::string all;
+  for (const std::string& line : sessions)
+    all += (all.empty() ? "" : "\n") + (line.empty() ? "# a session whose command line is not recorded" : text(line));
+  return fmt::format("<p>{}</p><pre>{}</pre><p>", title, all);
+}
+
 std::string campaign_commands(const CampaignLines& lines) {
   std::string ran;
   for (const std::string& line : lines.ran) ran += text(line) + "\n";
-  return (lines.campaign.empty() ? "<p>The campaign's state does not say its command line. It ran:</p>"
-                                 : fmt::format("<p>The campaign that made this page:</p><pre>{}</pre><p>It ran:</p>",
-                                               text(lines.campaign))) +
-         "<pre>" + ran + "</pre>";
+  return session_commands(lines.sessions) + " It ran:</p><pre>" + ran + "</pre>";
 }
 
 std::string stored_commands(const std::vector<Trial>& trials) {
