@@ -11,6 +11,7 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "core/json_text.h"
 #include "lab/campaign/plan.h"
 #include "lab/report/diagnoses.h"
@@ -21,7 +22,7 @@ namespace {
 
 struct ReportArguments {
   Common common;
-  std::string out = "out/report.html", run, campaign;
+  std::string out = "out/report.html", run, campaign, price;
   std::vector<std::string> with;
   bool gives_store = false;
 };
@@ -31,8 +32,8 @@ constexpr std::size_t kMaxDiagnosis = std::size_t{256} << 20;
 
 using Render = std::function<std::string(const std::vector<Trial>&)>;
 
-std::string render_json(const std::vector<Trial>& trials) {
-  return report_json(trials).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+std::string render_json(const std::vector<Trial>& trials, std::optional<double> price) {
+  return report_json(trials, is_current, price).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::string losses(const std::vector<std::string>& phases) {
@@ -77,16 +78,26 @@ Diagnoses diagnoses_of(const ReportArguments& options) {
 
 Render renderer_for(const ReportArguments& options) {
   const std::string extension = std::filesystem::path(options.out).extension().string();
-  if (extension == ".html")
-    return [diagnoses = diagnoses_of(options)](const std::vector<Trial>& trials) {
-      return report_html(trials, is_current, diagnoses);
+  std::optional<double> price = parse_finite(options.price);
+  if (extension == ".html") {
+    Diagnoses diagnoses = diagnoses_of(options);
+    if (!price && diagnoses.campaign) price = diagnoses.campaign->price_per_hour;
+    return [price, diagnoses = std::move(diagnoses)](const std::vector<Trial>& trials) {
+      return report_html(trials, is_current, diagnoses, price);
     };
+  }
   if (!options.campaign.empty() || !options.with.empty())
     throw_bad_input("--out {}: only a page shows what {} gives; use .html, or leave it out", options.out,
                     options.campaign.empty() ? "--with" : "--campaign");
-  if (extension == ".md") return [](const std::vector<Trial>& trials) { return report_markdown(trials); };
+  if (extension == ".md")
+    return [price](const std::vector<Trial>& trials) { return report_markdown(trials, is_current, price); };
+  if (extension == ".csv" && price)
+    throw_bad_input(
+        "--out {}: rows of trials have no money, and --price would change nothing: leave it out, or use "
+        ".html, .md or .json",
+        options.out);
   if (extension == ".csv") return report_csv;
-  if (extension == ".json") return render_json;
+  if (extension == ".json") return [price](const std::vector<Trial>& trials) { return render_json(trials, price); };
   throw_bad_input("--out {}: the extension '{}' names no format; use .html, .md, .json or .csv", options.out,
                   extension);
 }
@@ -148,6 +159,10 @@ Run add_report(CLI::App& app) {
                  "the folder of a campaign: its trials, and its profiles, inversions and timeline on the page")
       ->type_name("DIR")
       ->check(not_empty());
+  app.add_option("--price", options->price,
+                 "of an hour of the machine with the device, in any currency (default: the campaign's)")
+      ->type_name("X")
+      ->check(number_between(0, 1e9));
   add_examples(app, {"report --out report.html", "report --store .flashcore/trials.db --out report.md"});
   return [options, &app] {
     options->gives_store = app.count("--store") > 0;

@@ -40,9 +40,16 @@ class EconomicsTest(CliTest):
             self.assertEqual(sum(row["trials"] for row in account[part]), total["trials"])
         self.assertIn("search", {row["phase"] for row in account["phases"]})
         self.assertIsNone(self.economics()["results"][0]["total"]["money"])
-        self.expect(DONE, "report", "--store", self.store, "--out", self.path("r.html"))
-        with open(self.path("r.html"), encoding="utf-8") as file:
-            self.assertIn("What it cost", file.read())
+        for name in ("r.html", "r.md"):
+            self.expect(DONE, "report", "--store", self.store, "--out", self.path(name), "--price", "3600")
+            with open(self.path(name), encoding="utf-8") as file:
+                text = file.read()
+            self.assertIn("What it cost", text)
+            self.assertIn("%.4g" % total["money"], text)
+        self.expect(DONE, "report", "--store", self.store, "--out", self.path("r.json"), "--price", "3600")
+        with open(self.path("r.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["economics"][0]["total"]["money"], total["money"])
+        self.expect_error(BAD_USAGE, ["--price", ".html"], "report", "--store", self.store, "--out", self.path("r.csv"), "--price", "3600")
         self.assertEqual(self.economics("--device", "cpu")["results"][0]["device"], account["device"])
         other = self.expect(NOT_JUDGED, "economics", "--store", self.store, "--device", "h200")
         self.assertIn("--device h200: no device of", other.stderr)

@@ -335,6 +335,36 @@ TEST_F(CampaignTest, TheSummaryNamesTheFileThatHoldsThePeers) {
   EXPECT_EQ(sentence(false).find("not found"), std::string::npos) << sentence(false);
 }
 
+TEST_F(CampaignTest, TheSummaryHasTheTotalInMinutesAndMoney) {
+  const json total = {{"device_seconds", 120}, {"host_seconds", 24}};
+  const json account = {{"name", "a <CPU>"}, {"total", total}};
+  answer_ = [&](const auto& argv) {
+    if (verb_of(argv) == "economics") write_json(argv, {{"results", {account}}});
+    return CommandEnd{.exit_code = 0};
+  };
+  const auto summary = [&] {
+    again();
+    go();
+    return read_file(options_.folder / "summary.md");
+  };
+  const std::string plain = summary();
+  EXPECT_NE(plain.find("## Cost\n\nThe phases took 0.0"), std::string::npos) << plain;
+  EXPECT_NE(plain.find("Of these 2.00 device minutes and 0.40 host minutes were of trials on a \\<CPU> "
+                       "(10\\_artefacts\\_2.json)."),
+            std::string::npos)
+      << plain;
+  EXPECT_EQ(plain.find("money"), std::string::npos);
+  options_.price = "100";
+  const std::string priced = summary();
+  EXPECT_NE(priced.find(" minutes of the machine, money "), std::string::npos) << priced;
+  EXPECT_NE(priced.find("0.40 host minutes, money 4 were of trials"), std::string::npos) << priced;
+  EXPECT_EQ(load_state(options_.folder)->price_per_hour, 100);
+  for (const auto& argv : ran_) {
+    const bool is_account = verb_of(argv) == "report" || verb_of(argv) == "economics";
+    EXPECT_EQ(std::count(argv.begin(), argv.end(), "--price"), is_account ? 1 : 0) << verb_of(argv);
+  }
+}
+
 TEST_F(CampaignTest, ASignalThatComesWithTheLastCommandInterruptsNothing) {
   answer_ = [this](const auto& argv) {
     stop_ = verb_of(argv) == "economics";

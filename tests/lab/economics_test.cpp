@@ -158,6 +158,25 @@ TEST(Economics, DevicesHaveAccountsOfTheirOwn) {
   EXPECT_EQ(accounts[1].total.seconds.device, 1);
 }
 
+// The sums of `economics`, and its money.
+TEST(Economics, ReportHasItsSumsAndMoney) {
+  const std::vector<Trial> trials = {trial_of(Phase::kSearch, Ended::kSlower, 60, 12),
+                                     trial_of(Phase::kBench, Ended::kPassed, 120, 0)};
+  const std::string priced = report_markdown(trials, is_current, 100), plain = report_markdown(trials);
+  EXPECT_NE(priced.find("| host minutes | money, at 100 an hour |"), std::string::npos) << priced;
+  EXPECT_NE(priced.find("| phase | search | 1 | 1.00 | 0.20 | 2 |\n"), std::string::npos) << priced;
+  EXPECT_NE(priced.find("| total | all | 2 | 3.00 | 0.20 | 5.333 |\n"), std::string::npos) << priced;
+  EXPECT_NE(plain.find("| total | all | 2 | 3.00 | 0.20 |\n"), std::string::npos) << plain;
+  EXPECT_NE(plain.find("| verdict | "), std::string::npos) << plain;
+  EXPECT_EQ(plain.find("money"), std::string::npos);
+  const std::string page = report_html(trials, is_current, {}, 100);
+  EXPECT_NE(page.find(">5.333</td>"), std::string::npos);
+  EXPECT_NE(page.find("An hour of the machine costs 100."), std::string::npos);
+  EXPECT_EQ(report_html(trials).find("An hour of the machine costs"), std::string::npos);
+  EXPECT_NEAR(report_json(trials, is_current, 100)["economics"][0]["total"]["money"].get<double>(), 192 / 36.0, 1e-9);
+  EXPECT_TRUE(report_json(trials)["economics"][0]["total"]["money"].is_null());
+}
+
 TEST(Economics, ReportHasASectionOfIt) {
   const std::vector<Trial> trials = {trial_of(Phase::kSearch, Ended::kPassed, 90, 30), heldout("two", "b", 1.10, 1.06)};
   EXPECT_NE(report_html(trials).find("What it cost"), std::string::npos);

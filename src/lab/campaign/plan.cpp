@@ -206,11 +206,14 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
     if (std::error_code error; std::filesystem::exists(baseline, error))
       commands.verb(words({"gate", "--baseline", baseline}, suite, device, store));
   } else if (phase == "artefacts") {
-    commands.verb({"report", "--out", commands.path("report.html"), "--campaign", options.folder.string()}, {}, false);
+    const std::vector<std::string> price =
+        options.price.empty() ? std::vector<std::string>() : std::vector<std::string>{"--price", options.price};
+    commands.verb(
+        words({"report", "--out", commands.path("report.html"), "--campaign", options.folder.string()}, price), {},
+        false);
     // An emulated GPU times nothing, and leaves no trial to account for.
     if (std::error_code error; std::filesystem::exists(options.folder / kCampaignStore, error))
-      commands.verb(options.price.empty() ? words({"economics"}, store)
-                                          : words({"economics", "--price", options.price}, store));
+      commands.verb(words({"economics"}, price, store));
   } else {
     // Without commands it would be told that no problem has a row to compute.
     throw_internal("the phase '{}' has no commands", phase);

@@ -261,6 +261,7 @@ CampaignState blank_state(const CampaignOptions& options) {
     state.names.push_back(named.name);
   }
   state.budget_seconds = options.budget_seconds;
+  state.price_per_hour = parse_finite(options.price);
   state.started_at = now_iso8601();
   state.sessions = {{options.argv, state.started_at}};
   for (const PhasePlan& plan : campaign_phases()) state.phases.emplace_back().name = plan.name;
@@ -353,6 +354,7 @@ CampaignResult run_campaign(const CampaignOptions& options, std::optional<Campai
   if (earlier) {
     require_same_campaign(*earlier, state, options.folder.string());
     earlier->sessions.push_back(state.sessions.front());
+    earlier->price_per_hour = state.price_per_hour;
     state = std::move(*earlier);
     state.budget_seconds = options.budget_seconds;
   } else {

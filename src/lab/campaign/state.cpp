@@ -114,6 +114,7 @@ json state_json(const CampaignState& s) {
           {"names", s.names},
           {"sessions", sessions_json(s.sessions)},
           {"budget_seconds", s.budget_seconds},
+          {"price_per_hour", s.price_per_hour ? json(*s.price_per_hour) : json()},
           {"started_at", s.started_at},
           {"ended_at", s.ended_at},
           {"interrupted", s.interrupted},
@@ -135,6 +136,7 @@ CampaignState parse_state(const std::string& text, const std::string& origin) {
     j.at("problems").get_to(s.problems);
     s.names = j.value("names", std::vector<std::string>());
     j.at("budget_seconds").get_to(s.budget_seconds);
+    s.price_per_hour = lenient::number(j, "price_per_hour");
     j.at("started_at").get_to(s.started_at);
     s.sessions = sessions_from(j, s.started_at);
     j.at("ended_at").get_to(s.ended_at);

@@ -79,6 +79,7 @@ struct CampaignState {
   std::vector<std::string> names;     // of these in their suite; empty in states that lack them
   std::vector<CampaignSession> sessions;
   double budget_seconds = 0;
+  std::optional<double> price_per_hour;  // of the machine, as the last session has it
   std::string started_at, ended_at;
   bool interrupted = false;
   std::vector<CampaignPhase> phases;

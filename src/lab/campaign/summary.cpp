@@ -106,6 +106,31 @@ std::string words_of_intervals(const std::string& peers) {
       peers);
 }
 
+// All that the campaign took, and what of it the trials account for; `economics` wrote the latter.
+std::string cost_section(const std::filesystem::path& folder, const CampaignState& state) {
+  const auto money = [&](double seconds) {
+    return state.price_per_hour ? fmt::format(", money {:.4g}", seconds / 3600 * *state.price_per_hour) : "";
+  };
+  double all = 0;
+  for (const CampaignPhase& phase : state.phases) all += phase.seconds;
+  std::string out =
+      fmt::format("\n## Cost\n\nThe phases took {:.2f} minutes of the machine{}.\n", all / 60, money(all));
+  const CampaignPhase* artefacts = state.find("artefacts");
+  if (!artefacts) return out;
+  for (const CampaignCommand& command : artefacts->commands) {
+    const json document = result_of(folder, command);
+    for (const json& account : lenient::list(document, "results")) {
+      const json& total = lenient::field(account, "total");
+      const double device = lenient::number(total, "device_seconds").value_or(0),
+                   host = lenient::number(total, "host_seconds").value_or(0);
+      out += fmt::format("Of these {:.2f} device minutes and {:.2f} host minutes{} were of trials on {} ({}).\n",
+                         device / 60, host / 60, money(device + host), plain(lenient::text(account, "name")),
+                         plain(command.json));
+    }
+  }
+  return out;
+}
+
 // Null where a document has none.
 const json& first_result(const json& document) {
   static const json none;
@@ -247,6 +272,7 @@ std::string campaign_summary(const std::filesystem::path& folder, const Campaign
         us(l.peer_p50_us), us(l.peer_p90_us), us(l.ours_p50_us), us(l.ours_p90_us),
         l.speedup > 0 ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", l.speedup, l.ci95_low, l.ci95_high) : "–");
   out += doubtful_times(lines);
+  out += cost_section(folder, state);
   out += "\n## Success criteria\n\n| criterion | verdict | evidence |\n| --- | --- | --- |\n";
   for (const Criterion& c : criteria)
     out += fmt::format("| {} | {} | {} |\n", plain(c.name), c.verdict, plain(c.evidence));

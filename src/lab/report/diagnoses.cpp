@@ -69,6 +69,7 @@ std::string shell_line(std::vector<std::string> argv, const std::map<std::string
 
 CampaignLines lines_of(const CampaignState& state) {
   CampaignLines lines;
+  lines.price_per_hour = state.price_per_hour;
   for (const CampaignSession& session : state.sessions) lines.sessions.push_back(shell_line(session.argv));
   for (const CampaignPhase& phase : state.phases) {
     for (const CampaignCommand& command : phase.commands)

@@ -21,9 +21,10 @@ struct DiagnosisList {
 
 // What made the page, as lines for a shell.
 struct CampaignLines {
-  std::vector<std::string> sessions;  // of the campaign; an empty line: its state does not say it
-  std::vector<std::string> ran;       // by it
-  std::vector<std::string> untimed;   // "evolution: an emulated GPU has no time", of phases that were to time something
+  std::vector<std::string> sessions;     // of the campaign; an empty line: its state does not say it
+  std::vector<std::string> ran;          // by it
+  std::optional<double> price_per_hour;  // of the machine
+  std::vector<std::string> untimed;  // "evolution: an emulated GPU has no time", of phases that were to time something
 };
 
 struct Diagnoses {

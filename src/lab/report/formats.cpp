@@ -58,17 +58,24 @@ std::string markdown_rejected(const Model& model) {
   return out;
 }
 
-std::string markdown_cost(const Model& model) {
+std::string markdown_cost(const Model& model, std::optional<double> price) {
   std::string out;
+  const auto add = [&](std::string_view kind, std::string_view what, const Cost& cost) {
+    out += fmt::format("| {} | {} | {} | {:.2f} | {:.2f} |", kind, escape_markdown(std::string(what)), cost.trials,
+                       cost.device_minutes(), cost.host_minutes());
+    out += (price ? fmt::format(" {:.4g} |", cost.money(*price)) : "") + "\n";
+  };
   for (const Account& account : model.accounts) {
     if (account.total.unknown == account.total.trials) continue;
     out += fmt::format(
-        "\n## What it cost on {}\n\n| phase | trials | device minutes | host minutes |\n| --- | ---: | ---: | ---: |\n",
-        escape_markdown(account.device_name));
-    for (const auto& [phase, cost] : account.by_phase)
-      out += markdown_row({std::string(to_string(phase)), std::to_string(cost.trials),
-                           fmt::format("{:.2f}", cost.device_minutes()), fmt::format("{:.2f}", cost.host_minutes())});
-    out += "\n" + escape_markdown(cost_sentence(account)) + "\n";
+        "\n## What it cost on {}\n\n| of | which | trials | device minutes | host minutes |{}\n"
+        "| --- | --- | ---: | ---: | ---: |{}\n",
+        escape_markdown(account.device_name), price ? fmt::format(" money, at {:.4g} an hour |", *price) : "",
+        price ? " ---: |" : "");
+    for (const auto& [phase, cost] : account.by_phase) add("phase", to_string(phase), cost);
+    for (const auto& [ended, cost] : account.by_end) add("verdict", to_string(ended), cost);
+    add("total", "all", account.total);
+    out += "\n" + escape_markdown(cost_sentence(account, price)) + "\n";
   }
   return out;
 }
@@ -181,7 +188,8 @@ json json_of(const ProblemRow& row) {
 
 }  // namespace
 
-std::string report_markdown(const std::vector<Trial>& trials, const IsCurrent& is_current) {
+std::string report_markdown(const std::vector<Trial>& trials, const IsCurrent& is_current,
+                            std::optional<double> price) {
   const Model model = make_model(trials, is_current);
   std::string out = "# flashcore report\n\n";
   if (trials.empty()) return out + "No trials yet. `flashcore tune --suite quick` makes some.\n";
@@ -199,7 +207,7 @@ std::string report_markdown(const std::vector<Trial>& trials, const IsCurrent& i
       "---: | ---: | ---: | ---: | --- |\n";
   for (const ProblemRow& row : model.rows) out += markdown_result(row);
   if (!model.rows.empty()) out += fmt::format("\n{}\n", kFloorNote);
-  return out + markdown_funnel(model) + markdown_rejected(model) + markdown_cost(model);
+  return out + markdown_funnel(model) + markdown_rejected(model) + markdown_cost(model, price);
 }
 
 std::string report_csv(const std::vector<Trial>& trials) {
@@ -212,7 +220,7 @@ std::string report_csv(const std::vector<Trial>& trials) {
   return out;
 }
 
-json report_json(const std::vector<Trial>& trials, const IsCurrent& is_current) {
+json report_json(const std::vector<Trial>& trials, const IsCurrent& is_current, std::optional<double> price) {
   const Model model = make_model(trials, is_current);
   json out = {
       {"schema", "flashcore.report/1"},
@@ -225,8 +233,9 @@ json report_json(const std::vector<Trial>& trials, const IsCurrent& is_current) 
       {"devices", json::array()},
       {"problems", json::array()},
       {"rejected", json::array()},
+      {"price_per_hour", price ? json(*price) : json()},
       {"economics", json::array()}};
-  for (const Account& account : model.accounts) out["economics"].push_back(account_json(account, std::nullopt));
+  for (const Account& account : model.accounts) out["economics"].push_back(account_json(account, price));
   for (const DeviceSummary& device : model.devices) {
     out["devices"].push_back(
         {{"key", device.info.key},

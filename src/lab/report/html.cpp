@@ -235,7 +235,8 @@ std::string scripts_html(const Model& model) {
 
 }  // namespace
 
-std::string report_html(const std::vector<Trial>& trials, const IsCurrent& is_current, const Diagnoses& diagnoses) {
+std::string report_html(const std::vector<Trial>& trials, const IsCurrent& is_current, const Diagnoses& diagnoses,
+                        std::optional<double> price) {
   const std::string why = section("profile", "Why it takes the time it takes", profile_section(diagnoses)) +
                           section("inversion", "What would help most", inversion_section(diagnoses)) +
                           section("timeline", "What each warp does, and when", timeline_section(diagnoses));
@@ -247,7 +248,7 @@ std::string report_html(const std::vector<Trial>& trials, const IsCurrent& is_cu
               header_html(model) + summary_html(model) + section("results", "Results", results_table(model)) +
                   charts_html(model) + why + section("rejected", "Rejected candidates", rejected_table(model)) +
                   section("resources", "Resources of the winners", resources_table(model)) +
-                  section("cost", "What it cost", cost_table(model)) +
+                  section("cost", "What it cost", cost_table(model, price)) +
                   reproduce_html(diagnoses.campaign ? campaign_commands(*diagnoses.campaign) : stored_commands(trials),
                                  winner_commands(model)),
               scripts_html(model));

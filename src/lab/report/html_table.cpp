@@ -24,7 +24,7 @@ std::string number_cell(double sort_by, std::string_view shown, std::string_view
 
 std::string empty_cell() { return "<td class=num data-sort=\"-1\">–</td>"; }
 
-std::string table_open(std::string_view id, std::string_view caption, std::initializer_list<Column> columns) {
+std::string table_open(std::string_view id, std::string_view caption, const std::vector<Column>& columns) {
   std::string out = fmt::format(
       "<div class=scroll tabindex=0 role=region aria-labelledby=\"{0}-caption\"><table id=\"{0}\" "
       "class=sortable><caption id=\"{0}-caption\">{1}</caption><thead><tr>",

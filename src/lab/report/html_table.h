@@ -2,9 +2,9 @@
 // The pieces that tables of the page are put together from. Everything that is given as text is escaped here; cells
 // carry the value to sort by, and assets/report.js sorts.
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace flashcore::report {
 
@@ -21,7 +21,7 @@ struct Column {
   bool numeric = false;
 };
 // Up to and with <tbody>; `id` is ours, and one of the page alone.
-std::string table_open(std::string_view id, std::string_view caption, std::initializer_list<Column> columns);
+std::string table_open(std::string_view id, std::string_view caption, const std::vector<Column>& columns);
 inline constexpr std::string_view kTableClose = "</tbody></table></div>\n";
 
 }  // namespace flashcore::report

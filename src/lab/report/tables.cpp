@@ -126,30 +126,36 @@ std::string rejected_table(const Model& model) {
   return out + std::string(kTableClose);
 }
 
-std::string cost_table(const Model& model) {
+std::string cost_table(const Model& model, std::optional<double> price) {
   std::string rows, notes;
   const auto add = [&](const Account& account, std::string_view kind, std::string_view what, const Cost& cost) {
     rows += fmt::format("<tr><th scope=row>{}</th><td>{}</td><td>{}</td>", text(account.device_name), text(kind),
                         text(what)) +
             number_cell(cost.trials, count(cost.trials)) +
             number_cell(cost.seconds.device, fmt::format("{:.2f}", cost.device_minutes())) +
-            number_cell(cost.seconds.host, fmt::format("{:.2f}", cost.host_minutes())) + "</tr>\n";
+            number_cell(cost.seconds.host, fmt::format("{:.2f}", cost.host_minutes()));
+    if (price) rows += number_cell(cost.money(*price), fmt::format("{:.4g}", cost.money(*price)));
+    rows += "</tr>\n";
   };
   for (const Account& account : model.accounts) {
     if (account.total.unknown == account.total.trials) continue;
     for (const auto& [phase, cost] : account.by_phase) add(account, "phase", to_string(phase), cost);
     for (const auto& [ended, cost] : account.by_end) add(account, "verdict", to_string(ended), cost);
     add(account, "total", "all", account.total);
-    notes += "<p>" + text(cost_sentence(account)) + "</p>\n";
+    notes += "<p>" + text(cost_sentence(account, price)) + "</p>\n";
   }
   if (rows.empty()) return {};
-  return table_open("cost", "Seconds of the gates that use the device, and of those before them (the compiler's).",
-                    {{"device", "where the trials ran"},
-                     {"of", "a phase, or how trials ended"},
-                     {"which", "its name"},
-                     {"trials", "in the store", true},
-                     {"device minutes", "correctness and performance", true},
-                     {"host minutes", "validity, compilation, resources", true}}) +
+  std::vector<Column> columns = {{"device", "where the trials ran"},
+                                 {"of", "a phase, or how trials ended"},
+                                 {"which", "its name"},
+                                 {"trials", "in the store", true},
+                                 {"device minutes", "correctness and performance", true},
+                                 {"host minutes", "validity, compilation, resources", true}};
+  if (price) columns.push_back({"money", "of device and host minutes together", true});
+  const std::string of_an_hour = price ? fmt::format(" An hour of the machine costs {:.4g}.", *price) : "";
+  return table_open("cost",
+                    "Seconds of the gates that use the device, and of those before them (the compiler's)." + of_an_hour,
+                    columns) +
          rows + std::string(kTableClose) + notes;
 }
 
