@@ -240,6 +240,18 @@ done
         self.assertIn("what the compiler says still holds", entry["lost"][0]["why"])
         self.assertGreater(entry["compiled"]["registers"], 0)
 
+    def test_only_what_is_there_still_holds(self):
+        emulated = ("profile", "--device", "emulator", "--problem", SMALL, "--family", "ref_fwd")
+        self.environment["FLASHCORE_NVRTC"] = self.path("nowhere.so")
+        alone = self.expect(DONE, *emulated)
+        self.assertIn("registers, spills and occupancy are unknown, and what the emulator counts still holds", alone.stdout + alone.stderr)
+        # Without a host compiler nothing is left that could hold.
+        self.environment["FLASHCORE_CXX"] = "/nowhere/c++"
+        neither = self.run_flashcore(*emulated)
+        self.assertEqual(neither.returncode, NO_ENVIRONMENT, neither.stdout + neither.stderr)
+        self.assertIn("registers, spills and occupancy are unknown", neither.stdout + neither.stderr)
+        self.assertNotIn("still hold", neither.stdout + neither.stderr)
+
     def test_usage(self):
         bad = lambda words, *arguments: self.expect_error(BAD_USAGE, words, "profile", *arguments)  # noqa: E731
         problem = ("--problem", SMALL)

@@ -73,6 +73,9 @@ class Gatherer {
     if (options_.sass && !stopped()) disassemble_hot_lines();
     occupancy();
     const ProfileFacts& f = result_.facts;
+    // Known only now: the compiler is asked before the emulator.
+    for (auto& lost : result_.facts.lost)
+      if (f.counts && lost.source == kCompilerOf) lost.why += ", and what the emulator counts still holds";
     result_.lacking = !f.counts && !f.artifact && !f.time_us && f.counters.empty() && result_.failure.empty();
     return std::move(result_);
   }
@@ -105,7 +108,7 @@ class Gatherer {
     worker.cancel_when(options_.stop);
     Trial trial = worker.evaluate(request_of(problem));
     if (trial.timing || find_gate(trial, Gate::kCounters)) return trial;
-    lose(source, fmt::format("{} ({}); {}", trial.message, trial.ended, still));
+    lose(source, fmt::format("{} ({}){}", trial.message, trial.ended, still));
     if (trial.ended != Ended::kEnvironment && trial.ended != Ended::kInvalid)
       result_.failure = fmt::format("{}: {}", trial.ended, trial.message);
     return std::nullopt;
@@ -114,7 +117,7 @@ class Gatherer {
   void measure() {
     options_.progress("timing " + text_);
     ProfileFacts& facts = result_.facts;
-    const auto trial = evaluate_on(options_.device.id, problem_, "time", "there is no roofline without a time");
+    const auto trial = evaluate_on(options_.device.id, problem_, "time", "; there is no roofline without a time");
     if (!trial) return;
     facts.time_us = trial->timing->p50_us;
     facts.time_from = fmt::format("median of {} samples here", trial->timing->samples.size());
@@ -136,8 +139,9 @@ class Gatherer {
   void count(const std::string& emulator) {
     const PlacedProblem counted = counted_problem(problem_, text_, result_.facts.limits);
     options_.progress("counting on " + emulator);
+    const char* const still = result_.facts.artifact ? "; what the compiler says still holds" : "";
     try {
-      const auto trial = evaluate_on(emulator, counted, kCountsOf, "what the compiler says still holds");
+      const auto trial = evaluate_on(emulator, counted, kCountsOf, still);
       if (!trial) return;
       const Verdict* counters = find_gate(*trial, Gate::kCounters);
       const Family& family = family_by_name(trial->family);
@@ -146,7 +150,7 @@ class Gatherer {
       result_.facts.counts = read_counts(counters->evidence, counted, threads);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kEnvironment && e.kind() != ErrorKind::kBadInput) throw;
-      lose(kCountsOf, fmt::format("{}; the other sources still hold", e.what()));
+      lose(kCountsOf, fmt::format("{}{}", e.what(), still));
     }
   }
 
@@ -168,8 +172,7 @@ class Gatherer {
           }
         },
         [&](std::int64_t, const Isolated& done) { isolated = done; }, options_.stop);
-    constexpr const char* kStill =
-        "registers, spills and occupancy are unknown, and what the emulator counts still holds";
+    constexpr const char* kStill = "registers, spills and occupancy are unknown";
     if (!isolated.completed) {
       if (options_.stop && options_.stop()) throw Cancelled("stopped while compiling");
       return lose(kCompilerOf, fmt::format("the compiler {}; {}", isolated.failure, kStill));
