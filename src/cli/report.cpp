@@ -55,8 +55,11 @@ void require_files(const ReportArguments& options, const CampaignState& state) {
           "or run these phases again with `flashcore campaign --resume`",
           options.campaign, missing.name, losses(missing.phases));
     if (!is_store)
-      print_warning(fmt::format("--campaign {}: there is no {} in it; the page lacks what it held: {}",
-                                options.campaign, missing.name, losses(missing.phases)));
+      print_warning(fmt::format("--campaign {}: {}; the page lacks what it held: {}", options.campaign,
+                                missing.damaged
+                                    ? fmt::format("{} in it is damaged (cut short, or no JSON)", missing.name)
+                                    : fmt::format("there is no {} in it", missing.name),
+                                losses(missing.phases)));
   }
 }
 

@@ -115,6 +115,8 @@ class CampaignTest(CliTest):
         self.assertFalse(os.path.exists(new))
         self.expect(DONE, "report", "--campaign", self.out, "--out", new, "--store", store + ".away")
         os.rename(store + ".away", store)
+        os.truncate(os.path.join(self.out, "05_profile.json"), 100)
+        self.assertIn("05_profile.json in it is damaged", self.expect(DONE, "report", "--campaign", self.out, "--out", new).stderr)
         os.remove(os.path.join(self.out, "05_profile.json"))
         self.assertIn("05_profile.json", self.expect(DONE, "report", "--campaign", self.out, "--out", new).stderr)
         self.expect_error(BAD_USAGE, ["b1_h1_s65_d64_fp32", "another folder"],

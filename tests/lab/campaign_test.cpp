@@ -392,6 +392,12 @@ TEST_F(CampaignTest, FilesThatAreGoneAreNamedWithThePhasesThatWroteThem) {
   EXPECT_EQ(missing[0].phases.front(), "baselines");
   EXPECT_EQ(missing[1].name, "05_profile.json");
   EXPECT_EQ(missing[1].phases, std::vector<std::string>{"profile"});
+  EXPECT_FALSE(missing[1].damaged);
+  write_file_atomically(options_.folder / "05_profile.json", "{\"results\": [");
+  const auto damaged = missing_files(options_.folder, state);
+  ASSERT_EQ(damaged.size(), 2u);
+  EXPECT_EQ(damaged[1].name, "05_profile.json");
+  EXPECT_TRUE(damaged[1].damaged);
   // What could not judge has written nothing that could be missed.
   again();
   answer_ = [](const auto&) { return CommandEnd{.exit_code = 2}; };

@@ -173,19 +173,21 @@ void save_state(const std::filesystem::path& folder, const CampaignState& state)
 
 std::vector<MissingFile> missing_files(const std::filesystem::path& folder, const CampaignState& state) {
   std::vector<MissingFile> missing;
-  const auto look_for = [&](const std::string& name, const CampaignPhase& phase) {
+  const auto look_for = [&](const std::string& name, const CampaignPhase& phase, const CampaignCommand* wrote_json) {
     std::error_code error;
-    if (name.empty() || std::filesystem::exists(folder / name, error)) return;
+    if (name.empty()) return;
+    const bool is_there = std::filesystem::exists(folder / name, error);
+    if (is_there && (!wrote_json || result_of(folder, *wrote_json).is_object())) return;
     auto known = std::find_if(missing.begin(), missing.end(), [&](const MissingFile& m) { return m.name == name; });
-    if (known == missing.end()) known = missing.insert(missing.end(), {name, {}});
+    if (known == missing.end()) known = missing.insert(missing.end(), {name, {}, is_there});
     if (known->phases.empty() || known->phases.back() != phase.name) known->phases.push_back(phase.name);
   };
   for (const CampaignPhase& phase : state.phases)
     for (const CampaignCommand& command : phase.commands) {
       if (command.exit_code != 0 && command.exit_code != 1) continue;
-      if (phase.name == "profile" || phase.name == "inversion") look_for(command.json, phase);
+      if (phase.name == "profile" || phase.name == "inversion") look_for(command.json, phase, &command);
       const auto store = std::find(command.argv.begin(), command.argv.end(), "--store");
-      if (store != command.argv.end() && store + 1 != command.argv.end()) look_for(kCampaignStore, phase);
+      if (store != command.argv.end() && store + 1 != command.argv.end()) look_for(kCampaignStore, phase, nullptr);
     }
   return missing;
 }

@@ -103,10 +103,12 @@ void save_state(const std::filesystem::path& folder, const CampaignState& state)
 // The folder for one campaign alone, while the lock lives. Error kBadInput if another process has it.
 std::unique_ptr<FolderLock> lock_campaign_folder(const std::filesystem::path& folder);
 
-// Of the files that the campaign's commands wrote, having judged, and that the page is made of: those that are gone.
+// Of the files that the campaign's commands wrote, having judged, and that the page is made of: those that are gone,
+// and those of JSON that cannot be read.
 struct MissingFile {
   std::string name;                 // in the folder
   std::vector<std::string> phases;  // that wrote it
+  bool damaged = false;             // it is there, and cut short or no JSON
 };
 inline constexpr const char* kCampaignStore = "trials.db";
 std::vector<MissingFile> missing_files(const std::filesystem::path& folder, const CampaignState& state);
