@@ -58,7 +58,7 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
            add_invert),
       verb("explain", "which kernel dispatch picks for a problem, why, its expected time and its floor", add_explain,
            kEnds),
-      verb("timeline", "what each warp of a kernel does and when, by its own time stamps", add_timeline, kEnds),
+      verb("timeline", "what each warp of a kernel does and when, by its own time stamps", add_timeline),
       verb("problem", "what a problem's id says, field by field, and what it costs", add_problem, kEnds),
       verb("warmup", "fill the compile cache with what a suite needs, ahead of time", add_warmup),
       verb("submit", "judge a config or a patched kernel of somebody's: each gate's verdict, with reasons", add_submit),

@@ -2,6 +2,12 @@
 
 #include "lab/diagnose/timeline.h"
 
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
@@ -45,6 +51,46 @@ void print_timeline(Console& console, const Timeline& timeline) {
   console.table(table);
 }
 
+// A launch on the emulator may take minutes and cannot be ended from within, so that the program ends beside it: with
+// 2, and with the JSON of a verb that was interrupted. Nothing else has been recorded by then.
+class EndAtInterrupt {
+ public:
+  EndAtInterrupt(const Common& common, Console& console)
+      : thread_([this, &common, &console] {
+          std::unique_lock lock(mutex_);
+          while (!wake_.wait_for(lock, std::chrono::milliseconds(50), [this] { return over_; }))
+            if (interrupted()) end(common, console);
+        }) {}
+  // Whatever comes now finds the recording done.
+  ~EndAtInterrupt() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  EndAtInterrupt(const EndAtInterrupt&) = delete;
+  EndAtInterrupt& operator=(const EndAtInterrupt&) = delete;
+
+ private:
+  [[noreturn]] static void end(const Common& common, Console& console) {
+    try {
+      write_json(common, {{"schema", kTimelineSchema}, {"results", nlohmann::json::array()}});
+      console.summary("nothing was recorded{}", stopped_by());
+    } catch (const std::exception& e) {
+      print_error(e.what());
+    }
+    std::fflush(stdout);
+    std::_Exit(kNotJudged);  // the other thread is in the launch still
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool over_ = false;
+  std::thread thread_;  // last: it reads what is above
+};
+
 int run_timeline(const TimelineArguments& arguments) {
   const Common& common = arguments.common;
   check_json_target(common);
@@ -61,9 +107,11 @@ int run_timeline(const TimelineArguments& arguments) {
                                              : parse_candidate(pinned, problem, device->info().limits);
   TimelineOptions options = arguments.options;
   options.compare = !arguments.no_compare;
-  const Timeline timeline = record_timeline(*device, problem, candidate, options);
-
   Console console(common.quiet, json_on_stdout(common));
+  const Timeline timeline = [&] {
+    const EndAtInterrupt watch(common, console);
+    return record_timeline(*device, problem, candidate, options);
+  }();
   if (!timeline.tracks.empty()) print_timeline(console, timeline);
   if (!arguments.trace.empty()) write_file_atomically(arguments.trace, timeline_trace(timeline).dump() + "\n");
   if (!arguments.html.empty()) write_file_atomically(arguments.html, timeline_html(timeline));
@@ -72,9 +120,9 @@ int run_timeline(const TimelineArguments& arguments) {
   if (timeline.dropped > 0)
     print_warning(fmt::format("{} records found no place: lanes show the beginning only; record fewer CTAs with --ctas",
                               timeline.dropped));
-  console.summary("distortion: {}", timeline.distortion.sentence());
+  console.summary("distortion: {}{}", timeline.distortion.sentence(), stopped_by());
   if (!timeline.faults.empty()) return kFailed;
-  return timeline.dropped > 0 ? kNotJudged : kDone;
+  return unless_interrupted(timeline.dropped > 0 ? kNotJudged : kDone);
 }
 
 }  // namespace
@@ -97,7 +145,10 @@ Run add_timeline(CLI::App& app) {
   add_examples(app, {"timeline --device emulator --problem b1_h1_s128_d64_fp16 --family sm90_fwd --html timeline.html",
                      "timeline --device emulator --problem b1_h1_s64_d64_fp16 --family sm80_fwd --trace trace.json",
                      "timeline --device cpu --problem b1_h1_s64_d64_fp16  # exit 3"});
-  return [arguments] { return run_timeline(*arguments); };
+  return [arguments] {
+    watch_interrupts();
+    return run_timeline(*arguments);
+  };
 }
 
 }  // namespace flashcore::cli

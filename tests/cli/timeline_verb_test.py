@@ -1,9 +1,10 @@
 """flashcore timeline: lanes, sums, a trace that Perfetto opens, a page; and what it refuses."""
 
 import json
+import time
 import unittest
 
-from support import BAD_USAGE, DONE, CliTest
+from support import BAD_USAGE, DONE, NOT_JUDGED, CliTest, interrupt
 
 SMALL = ("timeline", "--device", "emulator", "--problem", "b1_h1_s128_d64_fp16", "--family", "sm90_fwd")
 
@@ -47,6 +48,18 @@ def trace_problems(trace):
 
 
 class TimelineTest(CliTest):
+    def test_ctrl_c_in_the_middle_of_a_launch(self):
+        process = self.start_flashcore("timeline", "--device", "emulator", "--problem", "b1_h8_s2048_d128_fp16", "--json", self.path("t.json"))
+        time.sleep(2)  # it takes minutes
+        start = time.monotonic()
+        interrupt(process)
+        self.assertEqual(process.wait(timeout=60), NOT_JUDGED, process.stderr.read())
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertIn("nothing was recorded; stopped by Ctrl-C", process.stdout.read())
+        with open(self.path("t.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        self.assertEqual((document["interrupted"], document["results"]), (True, []))
+
     def test_json_trace_and_page_of_one_run(self):
         result = self.expect(DONE, *SMALL, "--json", "t.json", "--trace", "trace.json", "--html", "t.html")
         self.assertIn("Q·K", result.stdout)
