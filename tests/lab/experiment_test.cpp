@@ -76,6 +76,16 @@ TEST_F(ExperimentTest, EveryBadFileIsNamedWithItsLine) {
       << message_of(none);
 }
 
+TEST_F(ExperimentTest, AcceptanceMayBeLeftOut) {
+  std::string text = yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]");
+  text.erase(text.find("acceptance:"));
+  const Experiment e = load_experiment(write("e.yaml", text));
+  EXPECT_EQ(e.processes, 3);
+  EXPECT_EQ(e.max_seconds, 0.5);
+  EXPECT_EQ(e.margin, 0.03);
+  EXPECT_TRUE(e.every);
+}
+
 TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) {
   const auto text = [](const std::string& folder) {
     return "name: p\nhypothesis: h\nmechanism: m\nrefuted_by: r\ncontrol: {name: c, candidate: sm80_fwd}\n"
@@ -171,6 +181,8 @@ TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
   EXPECT_EQ(results[1].verdict, HypothesisVerdict::kRefuted) << results[1].summary[1];
   EXPECT_EQ(results[2].verdict, HypothesisVerdict::kInconclusive);
   EXPECT_EQ(results[2].failed_gates, 1);
+  EXPECT_NE(results[0].summary[2].find("from a range's middle is"), std::string::npos) << results[0].summary[2];
+  EXPECT_NE(results[2].summary[2].find("undecided; nothing was timed."), std::string::npos) << results[2].summary[2];
   ASSERT_EQ(results[0].summary.size(), 3u);
   EXPECT_EQ(results[0].pairs[0].result.processes.size(), 2u);
   EXPECT_NEAR(results[0].pairs[0].result.comparison.speedup, 160.0 / 140, 0.01);

@@ -67,7 +67,8 @@ class ExperimentReader {
   }
 
   void read_acceptance(const YAML::Node& root) {
-    const YAML::Node node = reader_.need(root, "acceptance", kWhat);
+    const YAML::Node node = root["acceptance"];
+    if (!node) return;
     reader_.check_keys(node, "acceptance", {"margin", "processes", "seconds", "confirmed_when"});
     experiment_.margin = reader_.number_or(node, "margin", experiment_.margin);
     const std::int64_t processes = reader_.whole_or(node, "processes", experiment_.processes);

@@ -63,9 +63,9 @@ struct Experiment
 
 // Keys: name, hypothesis, mechanism, refuted_by, known, closed {verdict, finding, last_commit}, control {name,
 // candidate, patch}, candidates [{name, candidate, predicted: [low, high], patch}], problems [ids], acceptance {margin,
-// processes, seconds, confirmed_when: every|most}, regime, condition. `patch` names a folder beside the file
-// (lab/harness/patch.h). Error kBadInput with file and line, also for a prediction that no verdict could contradict and
-// for candidates that are no text of a family.
+// processes, seconds, confirmed_when: every|most}, regime, condition; the last three may be left out. `patch` names a
+// folder beside the file (lab/harness/patch.h). Error kBadInput with file and line, also for a prediction that no
+// verdict could contradict and for candidates that are no text of a family.
 Experiment load_experiment(const std::filesystem::path& file);
 // Its text; `file` is what complaints call it, and patches lie beside.
 Experiment parse_experiment(std::string_view text, const std::filesystem::path& file);

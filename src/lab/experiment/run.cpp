@@ -217,7 +217,7 @@ void conclude(ExperimentResult& result) {
   const Experiment& e = result.experiment;
   std::vector<HypothesisVerdict> outcomes;
   std::string measured;
-  double worst_error = 0;
+  std::optional<double> worst_error;
   for (ExperimentPair& pair : result.pairs) {
     const ExperimentArm& arm = e.candidates[pair.arm];
     const Comparison& c = pair.result.comparison;
@@ -228,7 +228,7 @@ void conclude(ExperimentResult& result) {
     if (stopped) pair.outcome = HypothesisVerdict::kInconclusive;
     if (timed) {
       pair.prediction_error = c.speedup / arm.predicted.middle() - 1;
-      if (std::abs(pair.prediction_error) > std::abs(worst_error)) worst_error = pair.prediction_error;
+      if (!worst_error || std::abs(pair.prediction_error) > std::abs(*worst_error)) worst_error = pair.prediction_error;
     }
     outcomes.push_back(pair.outcome);
     if (!measured.empty()) measured += "; ";
@@ -243,11 +243,12 @@ void conclude(ExperimentResult& result) {
   result.summary = {
       e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
       fmt::format("Of {}: the prediction agrees for {}, the effect is right and its size outside the "
-                  "predicted range for {}, {} refuted, {} undecided; the largest error from a range's "
-                  "middle is {:+.1f}%.",
+                  "predicted range for {}, {} refuted, {} undecided{}.",
                   text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"),
                   count(HypothesisVerdict::kConfirmed), count(HypothesisVerdict::kSizeOutside),
-                  count(HypothesisVerdict::kRefuted), count(HypothesisVerdict::kInconclusive), 100 * worst_error)};
+                  count(HypothesisVerdict::kRefuted), count(HypothesisVerdict::kInconclusive),
+                  worst_error ? fmt::format("; the largest error from a range's middle is {:+.1f}%", 100 * *worst_error)
+                              : "; nothing was timed")};
 }
 
 }  // namespace flashcore
