@@ -201,8 +201,7 @@ Run add_campaign(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--resume", options->resume,
                "go on with the campaign in --out: what is done is not run again, but for what was cut for want of "
-               "time, lacked a "
-               "program or a package, or could not judge on a busy machine");
+               "time, lacked a program or a package, or could not judge on a busy machine");
   app.add_option("--baseline", options->baseline,
                  "of the regression gate, a file of `gate --write-baseline` (default: recorded before the evolution)")
       ->type_name("FILE");
