@@ -171,7 +171,7 @@ void from_json(const nlohmann::json& json, EnvironmentReading& reading);
 // Measured, never assumed; under one power condition. Upper bounds that no kernel can beat.
 struct Ceilings {
   double matmul_tflops_16bit =
-      0;                       // tensor-core peak loop on random data, fp16/bf16 in, fp32 accumulate; CPU: AMX, bf16
+      0;                       // tensor-core peak loop on random data, fp16/bf16 in, fp32 accumulate; CPU: bf16 units
   double fma_tflops_fp32 = 0;  // CPU: SIMD FMA peak over all cores; GPU: 0 if not measured
   double read_gbps = 0;        // reading far more than the last-level cache
   double cache_read_gbps = 0;  // reading what fits in half of it
