@@ -40,7 +40,7 @@ struct Config {
     visit("ping_pong", &Config::ping_pong, 0, 1);
     visit("overlap", &Config::overlap, Overlap::kNone, Overlap::kScoresFirst, Overlap::kValuesFirst);
     visit("promote_every", &Config::promote_every, 0, 1, 2, 4, 8);
-    visit("pv_columns", &Config::pv_columns, 64, 128, 256);
+    visit("pv_columns", &Config::pv_columns, 64, 96, 128, 256);
     visit("p_exponent", &Config::p_exponent, 4, 6, 8);
     visit("scheduler", &Config::scheduler, Scheduler::kOneTile, Scheduler::kFixedStride, Scheduler::kCounter);
   }
@@ -97,12 +97,19 @@ constexpr int consumer_registers(const Config& c) {
 constexpr int pv_columns(const Config& c, const Traits& t) {
   return c.promote_every == 0 ? padded_dim(t.head_dim_v) : tile::min_int(c.pv_columns, padded_dim(t.head_dim_v));
 }
+constexpr int smaller_pv_columns(const Config& c) {
+  return c.pv_columns == 256 ? 128 : c.pv_columns == 128 ? 96 : c.pv_columns == 96 ? 64 : 0;
+}
 constexpr int pv_chunks(const Config& c, const Traits& t) { return padded_dim(t.head_dim_v) / pv_columns(c, t); }
+// A sum takes as many registers as the scores of a block: it can take theirs, and nothing has to move.
+constexpr bool sum_is_like_scores(const Config& c, const Traits& t) {
+  return c.overlap == Overlap::kNone && c.promote_every == 1 && pv_columns(c, t) == c.block_n;
+}
 // Accumulators of O, S and sums of P·V, P as 8-bit operands, row state and addresses: fitted to what ptxas needs
 // without spilling.
 constexpr int registers_for(const Config& c, const Traits& t, int scores_and_sums) {
   const int o = padded_dim(t.head_dim_v) / 2;
-  return o + scores_and_sums + c.block_n / 8 + (o > 64 ? 48 : 24);
+  return o + scores_and_sums + c.block_n / 8 + (o > 64 && !sum_is_like_scores(c, t) ? 48 : 24);
 }
 constexpr int sum_registers(const Config& c, const Traits& t, int parts) {
   return c.promote_every == 0 ? 0 : parts * pv_columns(c, t) / 2;
@@ -134,7 +141,7 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (t.element != Element::kE4M3) return "e4m3 only";
   if (c.num_consumers == 1 && c.ping_pong) return "ping_pong needs two consumers";
   if (c.promote_every == 0 && c.pv_columns != 256) return "without promotion P·V is of all columns: pv_columns 256";
-  if (c.promote_every > 0 && c.pv_columns > 64 && c.pv_columns / 2 >= padded_dim(t.head_dim_v))
+  if (c.promote_every > 0 && smaller_pv_columns(c) >= padded_dim(t.head_dim_v))
     return "pv_columns: a smaller one does the same";
   if (padded_dim(t.head_dim_v) % pv_columns(c, t) != 0) return "pv_columns must divide the columns of O";
   if (pv_chunks(c, t) > 1 && c.promote_every > 1) return "sums that outlive a block are of all columns";
@@ -142,8 +149,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "sums that outlive a block are not added while scores are computed";
   if (pv_chunks(c, t) > 2 && c.overlap != Overlap::kNone)
     return "P·V of more than two parts is not in flight together with scores";
-  if ((t.head_dim > 128 || t.head_dim_v > 128) && c.block_n > 64)
-    return "blocks of more than 64 keys of more than 128 columns spill, or serialise wgmma";
+  if ((t.head_dim > 128 || t.head_dim_v > 128) && c.block_n > 64 && !sum_is_like_scores(c, t))
+    return "blocks of more than 64 keys of more than 128 columns spill, or serialise wgmma, but for sums of P·V that take "
+           "the registers of the scores exactly: overlap 0, promote_every 1, pv_columns as block_n";
   if (shares_registers(c, t) && sum_registers(c, t, pv_parts(c, t)) > c.block_n / 2)
     return "sums of P·V share the registers of the scores and do not fit them: choose fewer pv_columns";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)

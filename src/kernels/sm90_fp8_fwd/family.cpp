@@ -145,7 +145,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
       configs.push_back(config);
     }
     for (Fp8Config config : configs) {
-      for (const int columns : {config.pv_columns, 64, 128, 256}) {
+      for (const int columns : {config.pv_columns, 64, 96, 128, 256}) {
         config.pv_columns = columns;
         // Not this->why_invalid, which asks why_unsupported, which asks here.
         if (!detail::family_why_invalid(config, traits_of(problem), limits_of(limits))) return values_of(config);
