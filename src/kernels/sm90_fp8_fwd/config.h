@@ -21,7 +21,7 @@ struct Config {
   int num_consumers = 2;  // warpgroups that work on 64 query rows each
   int block_n = 128;      // keys of one step
   int num_stages = 2;     // K tiles, and transposed V tiles, in shared memory
-  int v_stages = 2;       // V tiles that wait for their transposition
+  int v_stages = 2;       // parts of V that wait for their transposition (v_parts)
   int q_stages = 1;       // Q tiles: 2 loads the next one while this one is worked on
   int ping_pong = 1;      // consumers take turns at issuing matrix work, so that one's softmax runs under another's
   Overlap overlap = Overlap::kNone;
@@ -69,9 +69,10 @@ constexpr int qo_slab_bytes(const Traits& t) {
 constexpr int k_tile_bytes(const Config& c, const Traits& t) {
   return tile::byte_tile_bytes(c.block_n, t.head_dim, width_of(t.head_dim));
 }
-constexpr int v_tile_bytes(const Config& c, const Traits& t) {
-  return tile::byte_tile_bytes(c.block_n, t.head_dim_v, width_of(t.head_dim_v));
-}
+// V waits for its transposition in parts of as many columns as a line holds: of 256 columns, one half arrives while the
+// other is transposed.
+constexpr int v_parts(const Traits& t) { return (t.head_dim_v + width_of(t.head_dim_v) - 1) / width_of(t.head_dim_v); }
+constexpr int v_part_bytes(const Config& c, const Traits& t) { return c.block_n * width_of(t.head_dim_v); }
 constexpr int vt_tile_bytes(const Config& c, const Traits& t) {
   return tile::round_up(tile::byte_tile_bytes(padded_dim(t.head_dim_v), c.block_n, width_of_keys(c.block_n)), 1024);
 }
@@ -83,7 +84,7 @@ constexpr int barrier_bytes(const Config& c) {
 }
 constexpr int smem_bytes(const Config& c, const Traits& t) {
   return c.q_stages * c.num_consumers * qo_slab_bytes(t) + c.num_stages * (k_tile_bytes(c, t) + vt_tile_bytes(c, t)) +
-         c.v_stages * v_tile_bytes(c, t) + tile::round_up(barrier_bytes(c), 1024);
+         c.v_stages * v_part_bytes(c, t) + tile::round_up(barrier_bytes(c), 1024);
 }
 
 // setmaxnreg: the producer gives registers up, the consumers take them. The sum over warpgroups must not exceed what

@@ -23,7 +23,7 @@ struct SharedStorage {
   unsigned char qo[C.q_stages][C.num_consumers][qo_slab_bytes(T)];
   unsigned char k[C.num_stages][k_tile_bytes(C, T)];
   unsigned char vt[C.num_stages][vt_tile_bytes(C, T)];  // V transposed: a line of keys for each column
-  unsigned char v[C.v_stages][v_tile_bytes(C, T)];      // as it lies in memory
+  unsigned char v[C.v_stages][v_part_bytes(C, T)];      // as it lies in memory
   Barrier q_full[C.q_stages][C.num_consumers], q_empty[C.q_stages][C.num_consumers];
   Barrier k_full[C.num_stages], k_empty[C.num_stages];
   Barrier vt_full[C.num_stages], vt_empty[C.num_stages];
@@ -38,7 +38,7 @@ using TileQ = tile::ByteTile<kRowsPerConsumer, T.head_dim, kWidthQ>;
 template <Traits T, Config C>
 using TileK = tile::ByteTile<C.block_n, T.head_dim, width_of(T.head_dim)>;
 template <Traits T, Config C>
-using TileV = tile::ByteTile<C.block_n, T.head_dim_v, width_of(T.head_dim_v)>;
+using TileV = tile::ByteTile<C.block_n, width_of(T.head_dim_v), width_of(T.head_dim_v)>;  // a part
 template <Traits T, Config C>
 using TileVt = tile::ByteTile<padded_dim(T.head_dim_v), C.block_n, width_of_keys(C.block_n)>;
 

@@ -35,12 +35,15 @@ struct Loader {
     ring_k.advance();
   }
   FC_DEVICE void load_v(const Tile& tile, int block) {
-    marks.mark(tile::Activity::kWaitSlot, block);
-    ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
-    marks.mark(tile::Activity::kLoadV, block);
-    TileV<T, C>::load_expected(context.v(ring_v.stage()), context.params.v, context.v_full(ring_v.stage()),
-                               block * C.block_n, tile.head_kv, tile.batch);
-    ring_v.advance();
+#pragma unroll
+    for (int part = 0; part < v_parts(T); ++part) {
+      marks.mark(tile::Activity::kWaitSlot, block);
+      ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
+      marks.mark(tile::Activity::kLoadV, block);
+      TileV<T, C>::load_expected(context.v(ring_v.stage()), context.params.v, context.v_full(ring_v.stage()),
+                                 block * C.block_n, tile.head_kv, tile.batch, part * width_of(T.head_dim_v));
+      ring_v.advance();
+    }
   }
 };
 

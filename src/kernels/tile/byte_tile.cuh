@@ -28,6 +28,7 @@ struct ByteDescriptor {
 // kRows rows of kColumns elements.
 template <int kRows, int kColumns, int kWidth>
 struct ByteTile {
+  static constexpr int kLineBytes = kWidth;
   static constexpr int kBlocks = (kColumns + kWidth - 1) / kWidth;
   static constexpr int kBlockBytes = kRows * kWidth;
   static constexpr int kBytes = byte_tile_bytes(kRows, kColumns, kWidth);
@@ -40,16 +41,22 @@ struct ByteTile {
     constexpr int kChunks = kWidth / 16;
     return chunk / kChunks * kBlockBytes + row * kWidth + ((chunk % kChunks ^ swizzle(row)) << 4);
   }
+  // From an address of 16 bytes to the one `chunks` further in the same row: one operation, where a row's number need not
+  // be known. The chunk that it comes from must have none of the bits of `chunks`. Tiles begin at multiples of 1 KB.
+  FC_DEVICE static ptx::SharedAddress chunks_on(ptx::SharedAddress address, int chunks) {
+    constexpr int kChunks = kWidth / 16;
+    return (address ^ static_cast<unsigned>(chunks % kChunks << 4)) + chunks / kChunks * kBlockBytes;
+  }
   // Bytes from the start to columns [32 step, 32 step + 32), which wgmma multiplies at a time.
   static constexpr int step_offset(int step) { return 32 * step / kWidth * kBlockBytes + 32 * step % kWidth; }
 
-  // Rows [row, row + kRows) of a head, in boxes of kWidth columns; announced to the barrier.
+  // Rows [row, row + kRows) of a head from a column on, in boxes of kWidth columns; announced to the barrier.
   FC_DEVICE static void load_expected(ptx::SharedAddress tile, const ptx::TensorMap& map, ptx::SharedAddress barrier,
-                                      int row, int head, int batch) {
+                                      int row, int head, int batch, int column = 0) {
     ptx::mbarrier_arrive_expect_tx(barrier, kBytes);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b)
-      ptx::tma_load_4d(tile + b * kBlockBytes, map, barrier, kWidth * b, row, head, batch);
+      ptx::tma_load_4d(tile + b * kBlockBytes, map, barrier, column + kWidth * b, row, head, batch);
   }
 };
 
