@@ -107,18 +107,18 @@ struct Transposer {
         const ptx::SharedAddress vt = context.vt(ring_vt.stage());
 #pragma unroll 1
         for (int first = 0; first < kChunks; first += kChunksOfPart) {
+          const bool is_last = first + kChunksOfPart >= kChunks;
           marks.mark(tile::Activity::kWaitV);
           ptx::mbarrier_wait(context.v_full(ring_v.stage()), ring_v.parity());
           marks.mark(tile::Activity::kTranspose);
           columns.run(context.v(ring_v.stage()), vt + 16 * TileVt<T, C>::kLineBytes * first, index, kTransposers,
                       min_int(kChunks - first, kChunksOfPart));
-          ptx::bar_warp_sync();  // all lanes have read
+          if (is_last) ptx::fence_proxy_async();
+          ptx::bar_warp_sync();  // all lanes have read and written
+          if (is_last) tile::arrive_for_warp(context.vt_full(ring_vt.stage()));
           tile::arrive_for_warp(context.v_empty(ring_v.stage()));
           ring_v.advance();
         }
-        ptx::fence_proxy_async();
-        ptx::bar_warp_sync();  // all lanes have written
-        tile::arrive_for_warp(context.vt_full(ring_vt.stage()));
         ring_vt.advance();
       }
     }
