@@ -41,7 +41,7 @@ struct Config {
     visit("overlap", &Config::overlap, Overlap::kNone, Overlap::kScoresFirst, Overlap::kValuesFirst);
     visit("promote_every", &Config::promote_every, 0, 1, 2, 4, 8);
     visit("pv_columns", &Config::pv_columns, 64, 96, 128, 256);
-    visit("p_exponent", &Config::p_exponent, 4, 6, 8);
+    visit("p_exponent", &Config::p_exponent, 4, 5, 6, 8);
     visit("scheduler", &Config::scheduler, Scheduler::kOneTile, Scheduler::kFixedStride, Scheduler::kCounter);
   }
 };
@@ -102,15 +102,11 @@ constexpr int smaller_pv_columns(const Config& c) {
   return c.pv_columns == 256 ? 128 : c.pv_columns == 128 ? 96 : c.pv_columns == 96 ? 64 : 0;
 }
 constexpr int pv_chunks(const Config& c, const Traits& t) { return padded_dim(t.head_dim_v) / pv_columns(c, t); }
-// A sum takes as many registers as the scores of a block: it can take theirs, and nothing has to move.
-constexpr bool sum_is_like_scores(const Config& c, const Traits& t) {
-  return c.overlap == Overlap::kNone && c.promote_every == 1 && pv_columns(c, t) == c.block_n;
-}
 // Accumulators of O, S and sums of P·V, P as 8-bit operands, row state and addresses: fitted to what ptxas needs
 // without spilling.
 constexpr int registers_for(const Config& c, const Traits& t, int scores_and_sums) {
   const int o = padded_dim(t.head_dim_v) / 2;
-  return o + scores_and_sums + c.block_n / 8 + (o > 64 && !sum_is_like_scores(c, t) ? 48 : 24);
+  return o + scores_and_sums + c.block_n / 8 + (o > 64 ? 48 : 24);
 }
 constexpr int sum_registers(const Config& c, const Traits& t, int parts) {
   return c.promote_every == 0 ? 0 : parts * pv_columns(c, t) / 2;
@@ -120,6 +116,10 @@ constexpr bool shares_registers(const Config& c, const Traits& t) {
   return c.overlap == Overlap::kNone && c.promote_every == 1 &&
          registers_for(c, t, c.block_n / 2 + sum_registers(c, t, tile::min_int(pv_chunks(c, t), 2))) >
              consumer_registers(c);
+}
+// A sum takes as many registers as the scores of a block, and may take theirs: ptxas moves nothing about.
+constexpr bool sum_is_like_scores(const Config& c, const Traits& t) {
+  return c.overlap == Overlap::kNone && c.promote_every == 1 && pv_columns(c, t) == c.block_n;
 }
 // Chunks in flight together: all while scores are computed as well. In the registers of the scores two only if they
 // fill them; else ptxas moves accumulators about, and serialises wgmma (C7511).
@@ -133,7 +133,9 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // Sums that outlive a block, or are added while scores are computed, cost ptxas more.
   const int extra = c.promote_every > 1 ? 32 : c.overlap == Overlap::kValuesFirst ? 8 : 0;
   const int few = c.num_consumers >= 3 ? 8 : 0;  // of 160 or 112, addresses take a larger part
-  return extra + few + registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
+  const int saved = c.block_n > 64 && shares_registers(c, t) && sum_is_like_scores(c, t) ? 24 : 0;
+  return extra + few - saved +
+         registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
@@ -151,8 +153,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (pv_chunks(c, t) > 2 && c.overlap != Overlap::kNone)
     return "P·V of more than two parts is not in flight together with scores";
   if ((t.head_dim > 128 || t.head_dim_v > 128) && c.block_n > 64 && !sum_is_like_scores(c, t))
-    return "blocks of more than 64 keys of more than 128 columns spill, or serialise wgmma, but for sums of P·V that take "
-           "the registers of the scores exactly: overlap 0, promote_every 1, pv_columns as block_n";
+    return "blocks of more than 64 keys of more than 128 columns spill, or serialise wgmma, but for sums of P·V of as "
+           "many "
+           "registers as the scores: overlap 0, promote_every 1, pv_columns as block_n";
   if (shares_registers(c, t) && sum_registers(c, t, pv_parts(c, t)) > c.block_n / 2)
     return "sums of P·V share the registers of the scores and do not fit them: choose fewer pv_columns";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)

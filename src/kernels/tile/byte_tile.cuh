@@ -41,8 +41,9 @@ struct ByteTile {
     constexpr int kChunks = kWidth / 16;
     return chunk / kChunks * kBlockBytes + row * kWidth + ((chunk % kChunks ^ swizzle(row)) << 4);
   }
-  // From an address of 16 bytes to the one `chunks` further in the same row: one operation, where a row's number need not
-  // be known. The chunk that it comes from must have none of the bits of `chunks`. Tiles begin at multiples of 1 KB.
+  // From an address of 16 bytes to the one `chunks` further in the same row: one operation, where a row's number need
+  // not be known. The chunk that it comes from must have none of the bits of `chunks`. Tiles begin at multiples of 1
+  // KB.
   FC_DEVICE static ptx::SharedAddress chunks_on(ptx::SharedAddress address, int chunks) {
     constexpr int kChunks = kWidth / 16;
     return (address ^ static_cast<unsigned>(chunks % kChunks << 4)) + chunks / kChunks * kBlockBytes;
