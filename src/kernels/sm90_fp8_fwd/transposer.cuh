@@ -13,17 +13,20 @@
 
 namespace flashcore::sm90_fp8_fwd {
 
-// Columns of all keys of a tile, in pieces of 16 columns by 32 keys that the warps take in turn.
+// Columns [16 c, 16 c + 16) of all keys of a tile, by one warp, in pieces of 32 keys.
 // ldmatrix.trans of 8 keys × 16 bytes gives lane (g, t) keys 2t and 2t + 1 of columns 2g and 2g + 1. Two of those, of
 // keys 0 to 7 and 8 to 15, are four keys of two columns: a permutation of bytes for each column. Half of the lanes give
 // the even one first, the others the odd one: so the 8 lines that a stmatrix tile goes to are in different bank groups.
-// kInFlight pieces are on their way from shared memory, four registers each: one is loaded as soon as the registers of
-// an earlier one have been stored. One after another, each took the latency of both.
-template <class TileV, class TileVt, int kKeys, int kInFlight>
+// kInFlight pieces are on their way from shared memory, four registers each: a piece is loaded as soon as the registers
+// of an earlier one have been stored; with kAcross also those of the next columns. One after another, each took the
+// latency of both.
+template <class TileV, class TileVt, int kKeys, int kInFlight, bool kAcross>
 struct ColumnTransposer {
-  static constexpr int kPiecesOfChunk = kKeys / 32;  // a chunk: 16 columns
+  static constexpr int kPieces = kKeys / 32;
+  static_assert(!kAcross || kPieces % kInFlight == 0, "pieces of the next columns would take other registers");
 
-  const ptx::SharedAddress read_offset, write_offset;  // of a lane and the first piece, from the tiles' starts
+  // Of a lane, from the tile's start: what it reads of the first chunk and 32 keys, and where it writes those to.
+  const unsigned read_offset, write_offset;
   const unsigned first_bytes, second_bytes;
 
   FC_DEVICE static int write_row(int l) { return l % 8 * 2 + (l % 8 / 4 ^ l / 8 % 2); }
@@ -33,33 +36,40 @@ struct ColumnTransposer {
         first_bytes(l / 4 < 4 ? 0x6420u : 0x7531u),
         second_bytes(l / 4 < 4 ? 0x7531u : 0x6420u) {}
 
-  FC_DEVICE void load(unsigned (&tiles)[4], ptx::SharedAddress v, int piece) const {
-    const int chunk = piece / kPiecesOfChunk, row = piece % kPiecesOfChunk * 32;
-    ptx::ldmatrix_x4_trans(tiles, TileV::chunks_on(v + read_offset, chunk) + row * TileV::kLineBytes);
+  // The lane's address of the chunk's first 32 keys.
+  FC_DEVICE ptx::SharedAddress column(ptx::SharedAddress v, int chunk) const {
+    return TileV::chunks_on(v + read_offset, chunk);
   }
-  FC_DEVICE void store(const unsigned (&tiles)[4], ptx::SharedAddress vt, int piece) const {
-    const int row = piece / kPiecesOfChunk * 16, chunk = piece % kPiecesOfChunk * 2;
-    ptx::stmatrix_x4(TileVt::chunks_on(vt + write_offset, chunk) + row * TileVt::kLineBytes,
-                     ptx::prmt(tiles[0], tiles[1], first_bytes), ptx::prmt(tiles[0], tiles[1], second_bytes),
-                     ptx::prmt(tiles[2], tiles[3], first_bytes), ptx::prmt(tiles[2], tiles[3], second_bytes));
+  FC_DEVICE static void load(unsigned (&piece)[4], ptx::SharedAddress column, int i) {
+    ptx::ldmatrix_x4_trans(piece, column + TileV::offset(32 * i, 0));
   }
-  // Of `chunks` chunks the pieces `first`, first + kTransposers, …
-  FC_DEVICE void run(ptx::SharedAddress v, ptx::SharedAddress vt, int first, int chunks) const {
-    const int end = chunks * kPiecesOfChunk;
-    unsigned tiles[kInFlight][4];
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      if (first + kTransposers * i < end) load(tiles[i], v, first + kTransposers * i);
-    }
+  FC_DEVICE void store(const unsigned (&piece)[4], ptx::SharedAddress column, int i) const {
+    ptx::stmatrix_x4(TileVt::chunks_on(column, 2 * i), ptx::prmt(piece[0], piece[1], first_bytes),
+                     ptx::prmt(piece[0], piece[1], second_bytes), ptx::prmt(piece[2], piece[3], first_bytes),
+                     ptx::prmt(piece[2], piece[3], second_bytes));
+  }
+  // Chunks of columns from `chunk` on, each `step`-th of those before `end`; vt begins with chunk 0's.
+  FC_DEVICE void run(ptx::SharedAddress v, ptx::SharedAddress vt, int chunk, int step, int end) const {
+    if (chunk >= end) return;
+    unsigned pieces[kInFlight][4];
+    if constexpr (kAcross) load_first(pieces, v, chunk);
 #pragma unroll 1
-    for (int round = first; round < end; round += kTransposers * kInFlight) {
+    for (; chunk < end; chunk += step) {
+      if constexpr (!kAcross) load_first(pieces, v, chunk);
+      const ptx::SharedAddress to = vt + write_offset + 16 * TileVt::kLineBytes * chunk;
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int piece = round + kTransposers * i, next = piece + kTransposers * kInFlight;
-        if (piece < end) store(tiles[i], vt, piece);
-        if (next < end) load(tiles[i], v, next);
+      for (int i = 0; i < kPieces; ++i) {
+        unsigned(&piece)[4] = pieces[i % kInFlight];
+        store(piece, to, i);
+        const int next = i + kInFlight;
+        if (next < kPieces) load(piece, column(v, chunk), next);
+        else if (kAcross && chunk + step < end) load(piece, column(v, chunk + step), next - kPieces);
       }
     }
+  }
+  FC_DEVICE void load_first(unsigned (&pieces)[kInFlight][4], ptx::SharedAddress v, int chunk) const {
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) load(pieces[i], column(v, chunk), i);
   }
 };
 
@@ -71,12 +81,10 @@ struct Transposer {
 
   // Of 16 columns: of a tile, and of a part of V at most.
   static constexpr int kChunks = padded_dim(T.head_dim_v) / 16, kChunksOfPart = width_of(T.head_dim_v) / 16;
-  // Pieces that the registers have room for. Of 32, a mask takes some to find the tile's blocks, a counter to ask it;
-  // and of one stage of V ptxas keeps addresses.
-  static constexpr bool kBounded = T.bounded_left || T.bounded_right;
-  static constexpr int kInFlight = producer_registers(C) >= 40 ? C.v_stages == 1 ? 3 : 4
-                                   : kBounded || C.scheduler == Scheduler::kCounter || C.v_stages == 1 ? 2
-                                                                                                       : 3;
+  // Pieces in 32 registers. A mask takes some of them to find the tile's blocks, a counter to ask it; and of one stage
+  // of V ptxas keeps addresses.
+  static constexpr int kMostInFlight =
+      T.bounded_left || T.bounded_right || C.scheduler == Scheduler::kCounter || C.v_stages == 1 ? 2 : 3;
 
   FC_DEVICE int next_number(Ring<kTileSlots>& ring_tile) {
     marks.mark(tile::Activity::kWaitTile);
@@ -84,7 +92,10 @@ struct Transposer {
   }
   FC_DEVICE void run() {
     marks.begin_role(tile::Role::kTransposer);
-    const ColumnTransposer<TileV<T, C>, TileVt<T, C>, C.block_n, kInFlight> columns(ptx::tid_x() % 32);
+    constexpr int kPieces = C.block_n / 32;
+    constexpr bool kAcross = producer_registers(C) >= 40;
+    constexpr int kInFlight = kAcross ? kPieces : min_int(kPieces, kMostInFlight);
+    const ColumnTransposer<TileV<T, C>, TileVt<T, C>, C.block_n, kInFlight, kAcross> columns(ptx::tid_x() % 32);
     Ring<C.v_stages> ring_v;
     Ring<C.num_stages> ring_vt;
     Ring<kTileSlots> ring_tile;
@@ -100,7 +111,7 @@ struct Transposer {
           marks.mark(tile::Activity::kWaitV);
           ptx::mbarrier_wait(context.v_full(ring_v.stage()), ring_v.parity());
           marks.mark(tile::Activity::kTranspose);
-          columns.run(context.v(ring_v.stage()), vt + 16 * TileVt<T, C>::kLineBytes * first, index,
+          columns.run(context.v(ring_v.stage()), vt + 16 * TileVt<T, C>::kLineBytes * first, index, kTransposers,
                       min_int(kChunks - first, kChunksOfPart));
           if (is_last) ptx::fence_proxy_async();
           ptx::bar_warp_sync();  // all lanes have read and written
