@@ -65,11 +65,14 @@ double bound_of_row(const Reference& reference, std::size_t row, std::size_t col
 // The sums that ScaleLimits are of.
 class GroupSums {
  public:
-  explicit GroupSums(const ScaleLimits& limits)
-      : limits_(limits), heads_(limits.of_head.size()), columns_(limits.of_column.size()) {}
+  explicit GroupSums(const Reference& reference)
+      : head_of_row_(reference.head_of_row),
+        limits_(reference.scale_limits),
+        heads_(limits_.of_head.size()),
+        columns_(limits_.of_column.size()) {}
   void add(std::size_t row, std::size_t column, double along) {
     if (columns_.empty()) return;
-    heads_[static_cast<std::size_t>(limits_.group_of_row[row])] += along;
+    heads_[static_cast<std::size_t>(head_of_row_[row])] += along;
     columns_[column] += along;
   }
   double largest_share() const {
@@ -83,8 +86,45 @@ class GroupSums {
   }
 
  private:
+  const std::vector<std::int32_t>& head_of_row_;
   const ScaleLimits& limits_;
   std::vector<double> heads_, columns_;
+};
+
+// Errors of the log-sum-exp, of all heads and of each.
+class LseSums {
+ public:
+  explicit LseSums(const Reference& reference) : reference_(reference), heads_(reference.lse_limits.of_sum.size()) {}
+  void add(std::size_t row, double difference) {
+    all_.add(difference);
+    if (!heads_.empty()) heads_[static_cast<std::size_t>(reference_.head_of_row[row])].add(difference);
+  }
+  void write_to(OutputError& error) const {
+    error.lse_max_abs = all_.largest;
+    if (all_.values > 0) {
+      error.lse_bias = all_.sum / static_cast<double>(all_.values);
+      error.lse_rms = std::sqrt(all_.squares / static_cast<double>(all_.values));
+    }
+    const LseLimits& limits = reference_.lse_limits;
+    for (std::size_t i = 0; i < heads_.size(); ++i) {
+      if (heads_[i].largest == 0) continue;
+      error.lse_share = std::max({error.lse_share, std::abs(heads_[i].sum) / std::max(limits.of_sum[i], kTiny),
+                                  std::sqrt(heads_[i].squares) / std::max(limits.of_norm[i], kTiny)});
+    }
+  }
+
+ private:
+  struct Sums {
+    double sum = 0, squares = 0, largest = 0;
+    std::int64_t values = 0;
+    void add(double difference) {
+      sum += difference, squares += difference * difference, ++values;
+      largest = std::max(largest, std::abs(difference));
+    }
+  };
+  const Reference& reference_;
+  Sums all_;
+  std::vector<Sums> heads_;
 };
 
 }  // namespace
@@ -96,21 +136,17 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
   FC_CHECK(static_cast<std::int64_t>(o.size()) == reference.rows * columns);
   const RowNorms norms = reference_norms(reference, columns);
   OutputError error;
-  GroupSums groups(reference.scale_limits);
-  double squares = 0, sum = 0, along = 0, lse_sum = 0, lse_squares = 0;
-  std::int64_t values = 0, broken_row = -1, lse_values = 0, most_of_its_bound = -1;
+  GroupSums groups(reference);
+  LseSums lse_sums(reference);
+  double squares = 0, sum = 0, along = 0;
+  std::int64_t values = 0, broken_row = -1, most_of_its_bound = -1;
   for (std::int64_t r = 0; r < reference.rows; ++r) {
     const auto at_row = static_cast<std::size_t>(r);
     double row = 0, row_sum = 0, row_along = 0;
     std::int64_t row_values = 0;
     std::int64_t broken = same_kind(reference.lse[at_row], lse[at_row]) ? 0 : 1;
-    if (std::isfinite(reference.lse[at_row]) && std::isfinite(lse[at_row])) {
-      const double difference = lse[at_row] - reference.lse[at_row];
-      error.lse_max_abs = std::max(error.lse_max_abs, std::abs(difference));
-      lse_sum += difference;
-      lse_squares += difference * difference;
-      ++lse_values;
-    }
+    if (std::isfinite(reference.lse[at_row]) && std::isfinite(lse[at_row]))
+      lse_sums.add(at_row, lse[at_row] - reference.lse[at_row]);
     for (std::int64_t d = 0; d < columns; ++d) {
       const auto at = static_cast<std::size_t>(r * columns + d);
       if (!same_kind(reference.o[at], o[at])) ++broken;
@@ -146,10 +182,7 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
   error.scale = along == 0 ? 0 : along / std::max(norms.total * norms.total, kTiny * kTiny);
   error.scale_share = groups.largest_share();
   error.bias = values == 0 ? 0 : sum / static_cast<double>(values);
-  if (lse_values > 0) {
-    error.lse_bias = lse_sum / static_cast<double>(lse_values);
-    error.lse_rms = std::sqrt(lse_squares / static_cast<double>(lse_values));
-  }
+  lse_sums.write_to(error);
   // A row that is small beside the others may be worse than the worst of these.
   if (error.row_share > 1) error.first_bad_row = most_of_its_bound;
   if (broken_row >= 0) error.first_bad_row = broken_row;
@@ -180,20 +213,11 @@ void bound_sums(const Problem& problem, const Reference& reference, const RowNor
   const DType dtype = problem.output_dtype();
   RoundedReference rounded;
   double scale = 0, scale2 = 0, scale_alike = 0, bias = 0, bias2 = 0, bias_alike = 0, rows = 0;
-  double lse = 0, lse_squares = 0, lse2 = 0, lse4 = 0, mean2 = 0, largest2 = 0, lse_rows = 0;
+  LseBudget lse;
   for (std::int64_t r = 0; r < reference.rows; ++r) {
     const auto at = static_cast<std::size_t>(r);
     const RowBudget& b = reference.budgets.empty() ? zero : reference.budgets[at];
-    if (std::isfinite(reference.lse[at])) {
-      const double variance = b.lse_variance + b.lse_chain_variance;
-      lse += b.lse_systematic;
-      lse_squares += b.lse_systematic * b.lse_systematic;
-      mean2 += b.lse_variance;
-      lse2 += variance;
-      lse4 += variance * variance;
-      largest2 = std::max(largest2, variance);
-      ++lse_rows;
-    }
+    if (std::isfinite(reference.lse[at])) lse.add(b);
     if (std::isnan(norms.row[at])) continue;
     scale += b.scale_systematic;
     scale2 += b.scale_variance;
@@ -206,12 +230,10 @@ void bound_sums(const Problem& problem, const Reference& reference, const RowNor
       rounded.add_row(dtype, &reference.o[at * static_cast<std::size_t>(problem.head_dim_v)], problem.head_dim_v,
                       norms.row[at], b);
   }
-  if (lse_rows > 0) {
-    bound.lse_bias = (lse + kDeviations * std::sqrt(mean2)) / lse_rows;
-    // Laurent and Massart (2000), lemma 1: how large a sum of squares may be.
-    const double t = -std::log(kFalseAlarm);
-    const double squares = lse2 + 2 * std::sqrt(t * lse4) + 2 * t * largest2;
-    bound.lse_rms = std::sqrt(lse_squares / lse_rows) + std::sqrt(squares / lse_rows);
+  if (lse.rows() > 0) {
+    const auto lse_rows = static_cast<double>(lse.rows());
+    bound.lse_bias = lse.sum_limit(kFalseAlarm, false) / lse_rows;
+    bound.lse_rms = lse.norm_limit(kFalseAlarm) / std::sqrt(lse_rows);
   }
   const double values = rows * static_cast<double>(problem.head_dim_v);
   if (values == 0) return;
@@ -244,7 +266,7 @@ ErrorBound error_bound(const Problem& problem, const Reference& reference) {
   bound.rel = kBoundFactor * slack(columns * static_cast<double>(norms.finite)) * std::max(rel, ideal.rel);
   bound.worst_row_rel =
       std::max(worst_of_rows, kBoundFactor * slack(columns) * std::max(worst_row, ideal.worst_row_rel));
-  bound.row_share = bound.scale_share = 1;
+  bound.row_share = bound.scale_share = bound.lse_share = 1;
   bound.lse_max_abs = kBoundFactor * std::max(lse, ideal.lse_max_abs);
   bound_sums(problem, reference, norms, bound);
   return bound;
@@ -263,7 +285,8 @@ bool within_scale(const OutputError& error, const ErrorBound& bound) {
 bool within_bias(const OutputError& error, const ErrorBound& bound) { return std::abs(error.bias) <= bound.bias; }
 
 bool within_lse_sums(const OutputError& error, const ErrorBound& bound) {
-  return std::abs(error.lse_bias) <= bound.lse_bias && error.lse_rms <= bound.lse_rms;
+  return std::abs(error.lse_bias) <= bound.lse_bias && error.lse_rms <= bound.lse_rms &&
+         error.lse_share <= bound.lse_share;
 }
 
 bool within(const OutputError& error, const ErrorBound& bound) {

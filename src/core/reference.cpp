@@ -353,8 +353,8 @@ void scatter(const std::vector<Value>& from, const std::vector<std::int64_t>& ou
 }
 
 // Of the head of its batch entry. Rows of a ragged batch are in the order of their sample, or of head and row.
-void limit_scales_of_heads(const Problem& problem, const RowSample& rows, Reference& reference) {
-  std::vector<std::int32_t> heads;
+void limit_by_heads(const Problem& problem, const RowSample& rows, Reference& reference) {
+  std::vector<std::int32_t>& heads = reference.head_of_row;
   const std::int64_t of_head =
       reference.rows / std::max<std::int64_t>(1, problem.heads_q * (problem.ragged() ? 1 : problem.batch));
   for (std::int64_t row = 0; row < reference.rows; ++row) {
@@ -362,8 +362,7 @@ void limit_scales_of_heads(const Problem& problem, const RowSample& rows, Refere
     const std::int64_t head = rows.all ? row / of_head : rows.rows[at].batch * problem.heads_q + rows.rows[at].head;
     heads.push_back(static_cast<std::int32_t>(head));
   }
-  reference.scale_limits.group_of_row = std::move(heads);
-  limit_scales(problem, reference);
+  limit_heads(problem, reference);
 }
 
 // Each sequence by itself, and its rows put where they belong.
@@ -393,16 +392,16 @@ Reference of_sequences(const Problem& problem, const std::vector<SequenceLengths
 
 }  // namespace
 
-void limit_scales(const Problem& problem, Reference& reference) {
-  reference.scale_limits = limit_scales(problem, std::move(reference.scale_limits.group_of_row), reference.o,
-                                        reference.budgets, kFalseAlarm);
+void limit_heads(const Problem& problem, Reference& reference) {
+  reference.scale_limits = limit_scales(problem, reference.head_of_row, reference.o, reference.budgets, kFalseAlarm);
+  reference.lse_limits = limit_lse(reference.head_of_row, reference.lse, reference.budgets, kFalseAlarm);
 }
 
 Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, int threads) {
   check_inputs(problem, inputs);
   Reference reference = problem.ragged() ? of_sequences(problem, problem.sequences(), inputs, rows, false, threads)
                                          : ReferenceRun(problem, inputs, make_tasks(problem, rows), false).run(threads);
-  limit_scales_of_heads(problem, rows, reference);
+  limit_by_heads(problem, rows, reference);
   return reference;
 }
 
@@ -411,7 +410,7 @@ Reference reference_forward(const Problem& problem, const std::vector<SequenceLe
   check_inputs(problem, inputs);
   FC_CHECK(problem.ragged() && !rows.all);
   Reference reference = of_sequences(problem, sequences, inputs, rows, false, threads);
-  limit_scales_of_heads(problem, rows, reference);
+  limit_by_heads(problem, rows, reference);
   return reference;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/data.h"
+#include "core/lse_limits.h"
 #include "core/problem.h"
 #include "core/row_budget.h"
 #include "core/scale_limits.h"
@@ -38,8 +39,10 @@ struct Reference {
   // sane where the ideal kernel is exact by luck (one key, one column, fp32). 0 where o is not finite.
   std::vector<float> predicted_o;
   std::vector<float> predicted_lse;
-  std::vector<RowBudget> budgets;  // of rows whose o is finite; zeros for the others
+  std::vector<RowBudget> budgets;         // of rows whose o is finite; zeros for the others
+  std::vector<std::int32_t> head_of_row;  // batch entry * heads_q + head; of a ragged batch its head
   ScaleLimits scale_limits;
+  LseLimits lse_limits;
   std::int64_t rows = 0;
 };
 
@@ -76,6 +79,7 @@ struct OutputError {
   double lse_max_abs = 0;  // over finite reference values, and so
   double lse_bias = 0;     // mean of (lse - ref), signed
   double lse_rms = 0;
+  double lse_share = 0;  // of one head's sum, or root of squares, of lse - ref in what rounding allows, the largest
   std::int64_t nonfinite = 0;       // values non-finite in o or lse where the reference is finite, or the reverse
   std::int64_t first_bad_row = -1;  // index into the sample: first row with such a value, else the worst row
 };
@@ -88,15 +92,17 @@ struct ErrorBound {
   double bias = std::numeric_limits<double>::infinity();
   double lse_bias = std::numeric_limits<double>::infinity();
   double lse_rms = std::numeric_limits<double>::infinity();
+  double lse_share = std::numeric_limits<double>::infinity();
 };
 
-// The scale_limits of a reference whose rows were changed; their groups stay.
-void limit_scales(const Problem& problem, Reference& reference);
+// The scale_limits and lse_limits of a reference whose rows were changed; their heads stay.
+void limit_heads(const Problem& problem, Reference& reference);
 
 // `o` and `lse`: values of the chosen rows as stored by the kernel (o already converted from its dtype).
 OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o,
                     const std::vector<float>& lse);
-// Of the sums (scale, bias, lse_bias, lse_rms) an honest kernel trips one with a probability of at most this.
+// Of the sums (scale, scale_share, bias, lse_bias, lse_rms, lse_share) an honest kernel trips one with a probability of
+// at most this.
 inline constexpr double kFalseAlarm = 1e-9;
 ErrorBound error_bound(const Problem& problem, const Reference& reference);
 bool within(const OutputError& error, const ErrorBound& bound);
@@ -105,7 +111,7 @@ bool within(const OutputError& error, const ErrorBound& bound);
 bool within_norms(const OutputError& error, const ErrorBound& bound);
 bool within_scale(const OutputError& error, const ErrorBound& bound);
 bool within_bias(const OutputError& error, const ErrorBound& bound);
-bool within_lse_sums(const OutputError& error, const ErrorBound& bound);  // lse_bias, lse_rms
+bool within_lse_sums(const OutputError& error, const ErrorBound& bound);  // lse_bias, lse_rms, lse_share
 
 // Collects the chosen rows of a host tensor, as float.
 std::vector<float> gather_rows(const HostTensor& tensor, const RowSample& rows);

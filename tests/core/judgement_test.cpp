@@ -266,6 +266,27 @@ TEST(JudgementTest, OneHeadOrColumnThatIsOffAlongItselfShows) {
   EXPECT_TRUE(within_scale(off(0, head), bound));
 }
 
+// The log-sum-exp too, in the mean as in the rms.
+TEST(JudgementTest, OneHeadWhoseLogSumExpIsOffShows) {
+  const PlacedProblem p = PlacedProblem::parse("b2_h8_s128_d64_bf16");
+  const Reference ref = reference_forward(p, make_inputs(p, Pattern::kNormal, 5), {});
+  const ErrorBound bound = error_bound(p, ref);
+  const auto off = [&](double by, bool alternating) {
+    std::vector<float> lse(ref.ideal_lse);
+    for (std::size_t i = 3 * 128; i < 4 * 128; ++i)
+      lse[i] = static_cast<float>(ref.lse[i] + (alternating && i % 2 ? -by : by));
+    return compare(p, ref, ref.ideal_o, lse);
+  };
+  for (const OutputError& error : {off(3.5e-6, false), off(-3.5e-6, false), off(4.5e-6, true)}) {
+    EXPECT_TRUE(within_norms(error, bound));
+    EXPECT_LE(std::abs(error.lse_bias), bound.lse_bias);
+    EXPECT_LE(error.lse_rms, bound.lse_rms);
+    EXPECT_GT(error.lse_share, 1);
+    EXPECT_FALSE(within_lse_sums(error, bound));
+  }
+  EXPECT_TRUE(within_lse_sums(off(0, false), bound));
+}
+
 // The fuzzer's finds: NaN keys (seed 4321) and infinite ones (seed 91) that the function of the mask hides, beneath a
 // softcap and slopes.
 TEST(JudgementTest, HiddenKeysLeaveABound) {

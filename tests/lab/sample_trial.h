@@ -52,6 +52,7 @@ inline Trial sample_trial() {
                         .lse_max_abs = 5,
                         .lse_bias = -2e-7,
                         .lse_rms = 3e-7,
+                        .lse_share = 0.25,
                         .nonfinite = 7,
                         .first_bad_row = 3};
   t.bound = ErrorBound{1e-3, 2e-3, 3e-3};

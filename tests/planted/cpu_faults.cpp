@@ -94,6 +94,31 @@ Misdeed computed_with(planted::Fault fault, double cost_us = 100) {
   };
 }
 
+// The last head by a fault's own arithmetic, the others honestly.
+Misdeed last_head_computed_with(planted::Fault fault, double cost_us) {
+  return [fault, cost_us](const Call& c) {
+    const auto values_of = [&c](std::vector<char>& o, std::vector<float>& lse, planted::Fault each) {
+      AttentionArgs args = c.args;
+      o.resize(o_bytes(c)), lse.resize(static_cast<std::size_t>(args.layouts.lse_elements));
+      args.o = o.data(), args.lse = lse.data();
+      computed_with(each, 0)({c.problem, args, c.number, c.cost_us, c.honest, c.alive});
+    };
+    spend_us(cost_us);
+    std::vector<char> o, o_of_last;
+    std::vector<float> lse, lse_of_last;
+    values_of(o, lse, planted::Fault::kNone);
+    values_of(o_of_last, lse_of_last, fault);
+    const std::size_t heads = static_cast<std::size_t>(c.problem.batch * c.problem.heads_q);
+    const auto replace_last = [heads](auto& all, const auto& other) {  // bhsd: heads one after the other
+      const auto first = static_cast<std::ptrdiff_t>(all.size() / heads * (heads - 1));
+      std::copy(other.begin() + first, other.end(), all.begin() + first);
+    };
+    replace_last(o, o_of_last), replace_last(lse, lse_of_last);
+    std::copy(o.begin(), o.end(), static_cast<char*>(c.args.o));
+    if (c.args.lse != nullptr) std::copy(lse.begin(), lse.end(), c.args.lse);
+  };
+}
+
 // Everything but the launch is that of the honest family.
 class Dishonest final : public Family {
  public:
@@ -425,6 +450,7 @@ PlantedFamilies::PlantedFamilies() {
       {"planted_truncated", computed_with(planted::Fault::kTruncatedOutput, kLongUs)},
       {"planted_adds", computed_with(planted::Fault::kAddsConstant)},
       {"planted_scale_off", computed_with(planted::Fault::kScaleBarelyOff, kLongUs)},
+      {"planted_scale_off_in_one_head", last_head_computed_with(planted::Fault::kScaleBarelyOff, kLongUs)},
       {"planted_exp2", computed_with(planted::Fault::kRoughExp2)},
       {"planted_rounds", computed_with(planted::Fault::kRoundsAccumulator, kLongUs)},
       {"planted_ignores", computed_with(planted::Fault::kIgnoresSmall, kLongUs)},

@@ -38,6 +38,7 @@ OutputError distance(const JudgedCall& call, const ReplacedValues& replaced, con
   // What rounding allows is of the reference, not of another output.
   expected.budgets.clear();
   expected.scale_limits = {};
+  expected.lse_limits = {};
   const std::vector<float> o = gather_rows(call.outputs.o, call.oracle.rows),
                            lse = gather_lse(call.problem, call.outputs.lse, call.oracle.rows);
   for (std::size_t i = 0; i < o.size(); ++i) expected.o[i] = replaced.factor * static_cast<double>(o[i]);

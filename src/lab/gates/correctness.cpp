@@ -40,6 +40,8 @@ json evidence_of(const OutputError& e, const ErrorBound& b) {
           {"bound_lse_bias", b.lse_bias},
           {"lse_rms", e.lse_rms},
           {"bound_lse_rms", b.lse_rms},
+          {"lse_share", e.lse_share},
+          {"bound_lse_share", b.lse_share},
           {"scale", e.scale},
           {"bound_scale", b.scale},
           {"scale_share", e.scale_share},

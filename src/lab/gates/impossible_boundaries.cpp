@@ -31,7 +31,7 @@ Reference without_sequences(const PlacedProblem& problem, const Reference& refer
                 std::numeric_limits<double>::quiet_NaN());
     others.lse[i] = std::numeric_limits<double>::quiet_NaN();
   }
-  limit_scales(problem, others);
+  limit_heads(problem, others);
   return others;
 }
 

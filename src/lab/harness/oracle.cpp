@@ -22,8 +22,8 @@ std::size_t bytes_of(const std::vector<Element>& elements) {
 std::size_t bytes_of(const Reference& r) {
   const ScaleLimits& limits = r.scale_limits;
   return bytes_of(r.o) + bytes_of(r.lse) + bytes_of(r.ideal_o) + bytes_of(r.ideal_lse) + bytes_of(r.predicted_o) +
-         bytes_of(r.predicted_lse) + bytes_of(r.budgets) + bytes_of(limits.group_of_row) + bytes_of(limits.of_head) +
-         bytes_of(limits.of_column);
+         bytes_of(r.predicted_lse) + bytes_of(r.budgets) + bytes_of(r.head_of_row) + bytes_of(limits.of_head) +
+         bytes_of(limits.of_column) + bytes_of(r.lse_limits.of_sum) + bytes_of(r.lse_limits.of_norm);
 }
 
 struct RowDifference {
@@ -222,6 +222,7 @@ std::string describe_error(const OutputError& e, const ErrorBound& b) {
   part("o is biased: its mean error", e.bias, b.bias);
   part("the LSE is biased: its mean error", e.lse_bias, b.lse_bias);
   part("rms error of the LSE", e.lse_rms, b.lse_rms);
+  part("share of the LSE error of one head in its bound", e.lse_share, b.lse_share);
   return text + fmt::format(" (worst row of the sample: {})", e.first_bad_row);
 }
 
@@ -276,7 +277,7 @@ double share_of_bound(const OutputError& error, const ErrorBound& bound) {
                          share(error.row_share, bound.row_share), share(error.lse_max_abs, bound.lse_max_abs),
                          share(std::abs(error.scale), bound.scale), share(error.scale_share, bound.scale_share),
                          share(std::abs(error.bias), bound.bias), share(std::abs(error.lse_bias), bound.lse_bias),
-                         share(error.lse_rms, bound.lse_rms)})
+                         share(error.lse_rms, bound.lse_rms), share(error.lse_share, bound.lse_share)})
     largest = std::isnan(s) ? infinity : std::max(largest, s);
   return largest;
 }

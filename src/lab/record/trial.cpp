@@ -28,6 +28,7 @@ json to_object(const OutputError& e) {
           {"lse_max_abs", e.lse_max_abs},
           {"lse_bias", e.lse_bias},
           {"lse_rms", e.lse_rms},
+          {"lse_share", e.lse_share},
           {"nonfinite", e.nonfinite},
           {"first_bad_row", e.first_bad_row}};
 }
@@ -45,6 +46,7 @@ OutputError error_from(const json& j) {
   e.scale_share = j.value("scale_share", 0.0);
   e.lse_bias = j.value("lse_bias", 0.0);
   e.lse_rms = j.value("lse_rms", 0.0);
+  e.lse_share = j.value("lse_share", 0.0);
   get_whole(j, "nonfinite", e.nonfinite);
   get_whole(j, "first_bad_row", e.first_bad_row);
   return e;
@@ -58,6 +60,7 @@ ErrorBound bound_from(const json& j) {
   b.bias = j.value("bias", b.bias);
   b.lse_bias = j.value("lse_bias", b.lse_bias);
   b.lse_rms = j.value("lse_rms", b.lse_rms);
+  b.lse_share = j.value("lse_share", b.lse_share);
   return b;
 }
 
@@ -314,7 +317,8 @@ void to_json(json& j, const Trial& t) {
                                            {"scale_share", t.bound->scale_share},
                                            {"bias", t.bound->bias},
                                            {"lse_bias", t.bound->lse_bias},
-                                           {"lse_rms", t.bound->lse_rms}})
+                                           {"lse_rms", t.bound->lse_rms},
+                                           {"lse_share", t.bound->lse_share}})
                        : json();
   j["timing"] = t.timing ? json(*t.timing) : json();
   j["comparison"] = t.comparison ? json(*t.comparison) : json();
