@@ -208,6 +208,24 @@ void wrong_when_short(const Call& c) {
   if (c.problem.seqlen_q > 0 && c.problem.seqlen_kv > 0 && c.problem.seqlen_kv < kShort) scale_element(c, 0, 1.5f);
 }
 
+// As data has it whose scores are in the hundreds and more.
+bool has_large_q(const Call& c) {
+  constexpr float kLarge = 8;
+  for (std::int64_t i = 0; i < c.problem.head_dim; ++i)
+    if (std::abs(load_element(c.problem.dtype, c.args.q, i)) > kLarge) return true;
+  return false;
+}
+
+void wrong_when_short_and_large(const Call& c) {
+  if (c.problem.seqlen_q > 0 && c.problem.seqlen_kv > 0 && has_large_q(c)) return wrong_when_short(c);
+  c.honest(c.args);
+}
+
+void wrong_off_64_of_large(const Call& c) {
+  c.honest(c.args);
+  if (reinterpret_cast<std::uintptr_t>(c.args.q) % 64 != 0 && has_large_q(c)) scale_element(c, 0, 1.5f);
+}
+
 void saturates_output(const Call& c) {
   c.honest(c.args);
   constexpr float kMost = 6000;
@@ -457,6 +475,8 @@ PlantedFamilies::PlantedFamilies() {
       {"planted_doubled", computed_with(planted::Fault::kDoubledEverywhere, 5 * kLongUs)},
       {"planted_reads_beyond", read_beyond},
       {"planted_wrong_when_short", wrong_when_short},
+      {"planted_wrong_when_short_and_large", wrong_when_short_and_large},
+      {"planted_wrong_off_64_of_large", wrong_off_64_of_large},
       {"planted_saturates_output", saturates_output},
       {"planted_race", race()},
       {"planted_stale_output", idle_after(1)},

@@ -260,12 +260,13 @@ std::optional<CallFault> check_state(const JudgedCall& call) {
   return std::nullopt;
 }
 
-std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, nlohmann::json& evidence) {
+std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, Extent extent,
+                                         nlohmann::json& evidence) {
   if (!is_on(Check::kAlignment) || !room_for_fresh_buffers(call.device.info(), call.problem)) return std::nullopt;
   // Multiples of what is promised and of no more; and of 16, 32, 64 and 128, where somebody may change his way of
   // copying.
   std::set<int> offsets{promised};
-  if (!call.device.info().limits.emulated)
+  if (!call.device.info().limits.emulated && extent == Extent::kAll)
     for (const int offset : {16, 32, 64, 128})
       if (offset >= promised) offsets.insert(offset);
   evidence["offsets"] = offsets;

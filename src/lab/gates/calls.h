@@ -53,18 +53,22 @@ std::optional<CallFault> check_earlier_result(const JudgedCall& call);
 // kNoLse: a launch without lse writes the same o and no lse; repeated: and another one the same bits.
 std::optional<CallFault> check_no_lse(const JudgedCall& call, bool repeated);
 
+// How much a check of arguments tries: all of it on a candidate's first data, and of other data, by which a kernel may
+// choose its way, one launch.
+enum class Extent { kAll, kOneLaunch };
+
 // kAlignment: `promised` bytes are what all addresses must be multiples of, at least an element's size.
 // Sets evidence["offsets"].
-std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, nlohmann::json& evidence);
+std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, Extent extent, nlohmann::json& evidence);
 
 // kLengths: of a ragged batch, the launch that was bound before serves sequences that are shorter than the problem's,
 // and writes no row that none of them has. Sets evidence["shorter_sequences"] to the number of sets of lengths.
-std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& evidence);
+std::optional<CallFault> check_lengths(const JudgedCall& call, Extent extent, nlohmann::json& evidence);
 
 // kUsedLengths: of a ragged batch, a launch with seqused_q and seqused_kv takes that many rows and keys of each
 // sequence, wherever it begins, and writes no others; behind the used ones of q, k and v lies NaN. A sequence with more
 // keys than it can have gives NaN, and so do pages that do not exist. Sets evidence["used_lengths"] to the number of
 // launches.
-std::optional<CallFault> check_used_lengths(const JudgedCall& call, nlohmann::json& evidence);
+std::optional<CallFault> check_used_lengths(const JudgedCall& call, Extent extent, nlohmann::json& evidence);
 
 }  // namespace flashcore

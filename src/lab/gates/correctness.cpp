@@ -157,18 +157,22 @@ class PatternJudge {
   // arguments.
   std::optional<CallFault> judge_calls(const JudgedCall& call, bool right, json& evidence) const {
     const bool thorough = first_ && !limits_.emulated, full = request_.level == GateLevel::kFull;
+    // By large scores and by NaN a kernel may choose another way.
+    const bool unusual = pattern_ == Pattern::kLargeLogits || pattern_ == Pattern::kNonFinite;
+    const Extent extent = first_ ? Extent::kAll : Extent::kOneLaunch;
     std::optional<CallFault> found;
     if (thorough) found = check_settled(call);
     if (!found) found = check_repeats(call, first_ ? request_.level : GateLevel::kQuick, evidence);
     // Of all data, for a kernel may choose its way by lse and by the scores.
     if (!found && full && right) found = check_no_lse(call, first_);
-    if (!found && first_ && full && right) found = check_arguments(call, promised_alignment(), evidence);
-    if (!found && first_ && full && right) found = check_lengths(call, evidence);
-    if (!found && first_ && full && right) found = check_used_lengths(call, evidence);
+    if (full && right && (first_ || unusual)) {
+      if (!found) found = check_arguments(call, promised_alignment(), extent, evidence);
+      if (!found) found = check_lengths(call, extent, evidence);
+      if (!found) found = check_used_lengths(call, extent, evidence);
+    }
     const bool patched = compiled_.candidate.family->source_overlay() != nullptr || !sources_are_built_in();
     if (!found && (thorough || (first_ && patched))) found = check_state(call);
-    // The poison of the launch before may have led large scores or NaN another way than users' buffers would.
-    const bool unusual = pattern_ == Pattern::kLargeLogits || pattern_ == Pattern::kNonFinite;
+    // The poison of the launch before may have led such data another way than users' buffers would.
     if (!found && !first_ && full && unusual && (!limits_.emulated || patched)) found = check_earlier_result(call);
     return found;
   }

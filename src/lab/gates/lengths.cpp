@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "core/boundaries.h"
@@ -78,16 +79,18 @@ std::optional<CallFault> judge_shorter(const JudgedCall& call, const ShorterSequ
 
 }  // namespace
 
-std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& evidence) {
+std::optional<CallFault> check_lengths(const JudgedCall& call, Extent extent, nlohmann::json& evidence) {
   if (!call.problem.ragged() || !is_on(Check::kLengths)) return std::nullopt;
-  const std::vector<ShorterSequences>& sets = OracleCache::shorter(call.problem, call.oracle);
-  LaunchesByLse launches(call, call.operands.args());
+  const bool all = extent == Extent::kAll;
+  const std::span<const ShorterSequences> sets = OracleCache::shorter(call.problem, call.oracle, all ? kAllSets : 1);
+  LaunchesByLse launches(call, call.operands.args(), all);
   for (const ShorterSequences& set : sets)
     if (auto found = judge_shorter(call, set, launches)) return found;
-  if (auto found = check_moved_sequences(call, sets.back())) return found;
-  call.operands.upload_lengths(call.problem.sequences());
   evidence["shorter_sequences"] = sets.size();
-  return check_impossible_boundaries(call, evidence);
+  if (all)
+    if (auto found = check_moved_sequences(call, sets.back())) return found;
+  call.operands.upload_lengths(call.problem.sequences());
+  return all ? check_impossible_boundaries(call, evidence) : std::nullopt;
 }
 
 namespace {
@@ -249,14 +252,16 @@ std::optional<CallFault> check_impossible_lengths(const JudgedCall& call, const 
 
 }  // namespace
 
-std::optional<CallFault> check_used_lengths(const JudgedCall& call, nlohmann::json& evidence) {
+std::optional<CallFault> check_used_lengths(const JudgedCall& call, Extent extent, nlohmann::json& evidence) {
   if (!call.problem.ragged() || !is_on(Check::kUsedLengths)) return std::nullopt;
-  const std::vector<ShorterSequences>& sets = OracleCache::used(call.problem, call.oracle);
+  const bool all = extent == Extent::kAll;
+  const std::span<const ShorterSequences> sets = OracleCache::used(call.problem, call.oracle, all ? kAllSets : 1);
   int launches = static_cast<int>(sets.size());
   for (const ShorterSequences& set : sets)
-    if (auto found = UsedLaunch(call, set, &set == &sets.front()).judge("")) return found;
+    if (auto found = UsedLaunch(call, set, all && &set == &sets.front()).judge("")) return found;
   // With the keys of the set in which they are given alone.
-  if (auto found = check_impossible_lengths(call, sets[sets.size() - 2], launches)) return found;
+  if (all)
+    if (auto found = check_impossible_lengths(call, sets[sets.size() - 2], launches)) return found;
   call.operands.upload(call.oracle.inputs);
   evidence["used_lengths"] = launches;
   return std::nullopt;

@@ -154,11 +154,13 @@ void break_table(const PlacedProblem& problem, const std::vector<SequenceLengths
 
 }  // namespace
 
-const std::vector<ShorterSequences>& OracleCache::shorter(const PlacedProblem& problem, const Oracle& oracle) {
-  if (!oracle.shorter.empty()) return oracle.shorter;
-  for (std::vector<SequenceLengths>& sequences : shorter_sequences(problem))
-    oracle.shorter.push_back(judged(problem, oracle, oracle.inputs, std::move(sequences)));
-  return oracle.shorter;
+std::span<const ShorterSequences> OracleCache::shorter(const PlacedProblem& problem, const Oracle& oracle,
+                                                       std::size_t most) {
+  std::vector<std::vector<SequenceLengths>> sets = shorter_sequences(problem);
+  most = std::min(most, sets.size());
+  for (std::size_t i = oracle.shorter.size(); i < most; ++i)
+    oracle.shorter.push_back(judged(problem, oracle, oracle.inputs, std::move(sets[i])));
+  return std::span(oracle.shorter).first(most);
 }
 
 const Oracle& OracleCache::other(const PlacedProblem& problem, const Oracle& oracle) {
@@ -171,8 +173,8 @@ const Oracle& OracleCache::other(const PlacedProblem& problem, const Oracle& ora
   return *oracle.other;
 }
 
-const std::vector<ShorterSequences>& OracleCache::used(const PlacedProblem& problem, const Oracle& oracle) {
-  if (!oracle.used.empty()) return oracle.used;
+std::span<const ShorterSequences> OracleCache::used(const PlacedProblem& problem, const Oracle& oracle,
+                                                    std::size_t most) {
   const std::vector<SequenceLengths> own = problem.sequences();
   std::vector<std::vector<SequenceLengths>> sets = shorter_sequences(problem);
   // Of a padded cache the callers give how many keys there are, and nothing of the rows; and of padded rows the
@@ -182,7 +184,9 @@ const std::vector<ShorterSequences>& OracleCache::used(const PlacedProblem& prob
   sets.push_back(std::move(keys_alone));
   sets.push_back(std::move(rows_alone));
   const Boundaries from = boundaries_of(own);
-  for (std::vector<SequenceLengths>& sequences : sets) {
+  most = std::min(most, sets.size());
+  for (std::size_t i = oracle.used.size(); i < most; ++i) {
+    std::vector<SequenceLengths>& sequences = sets[i];
     const Boundaries to = boundaries_of(sequences);
     AttentionInputs packed = oracle.inputs;
     pack_rows(packed.q, from.q, to.q);
@@ -192,7 +196,7 @@ const std::vector<ShorterSequences>& OracleCache::used(const PlacedProblem& prob
     oracle.used.push_back(judged(problem, oracle, packed, std::move(sequences)));
     if (problem.paged()) oracle.used.back().block_table = packed.block_table;
   }
-  return oracle.used;
+  return std::span(oracle.used).first(most);
 }
 
 std::optional<Check> exceeded(const OutputError& error, const ErrorBound& bound) {

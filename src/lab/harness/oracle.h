@@ -5,6 +5,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "core/data.h"
@@ -22,6 +23,8 @@ struct ShorterSequences {
   Reference reference;
   ErrorBound bound;
 };
+
+inline constexpr std::size_t kAllSets = static_cast<std::size_t>(-1);
 
 struct Oracle {
   double max_reference_flops = 0;  // that `rows` are chosen by, as is the seed
@@ -51,16 +54,19 @@ class OracleCache {
 
   // Every row of one of this cache's oracles by ideal_forward(), computed once.
   static const AttentionOutputs& every_row(const PlacedProblem& problem, const Oracle& oracle);
-  // Of one of a ragged problem: shorter_sequences() and what they give, computed once.
-  static const std::vector<ShorterSequences>& shorter(const PlacedProblem& problem, const Oracle& oracle);
+  // Of one of a ragged problem: shorter_sequences(), `most` of them, and what they give, computed once. Until the next
+  // call for the same oracle.
+  static std::span<const ShorterSequences> shorter(const PlacedProblem& problem, const Oracle& oracle,
+                                                   std::size_t most = kAllSets);
   // The same of other data, normal, in every operand: block tables, slopes, sinks, factors, and tensors of functions,
   // whose conditions hold in the first quarter of the last index, and whose whole numbers change every five places.
   static const Oracle& other(const PlacedProblem& problem, const Oracle& oracle);
 
   // Sequences that lie where the problem's do and of which the first rows and keys count: `reference` and `rows` are of
   // inputs and outputs whose rows that count are packed (pack_rows). Of the last two sets all rows of q, or all keys
-  // count. Of a paged problem's first one a used entry of the table is -1, and one beyond the pool.
-  static const std::vector<ShorterSequences>& used(const PlacedProblem& problem, const Oracle& oracle);
+  // count. Of a paged problem's first one a used entry of the table is -1, and one beyond the pool. As shorter().
+  static std::span<const ShorterSequences> used(const PlacedProblem& problem, const Oracle& oracle,
+                                                std::size_t most = kAllSets);
 
  private:
   struct Entry {
