@@ -106,11 +106,11 @@ Addresses AttentionArgs::addresses() const {
   return all;
 }
 
-Launch LoadedCandidate::bind(const AttentionArgs& args) const {
+Launch LoadedCandidate::bind(const AttentionArgs& args, BoundWorkspaces* workspaces) const {
   const Family& family = *candidate_.family;
   if (family.kind() == DeviceKind::kCpu) return bind_on_cpu(family, candidate_.config, problem_, args);
   const Program program = family.program(candidate_.config, problem_, device_->info().limits, args.layouts);
-  return bind_program(*device_, program, module_, args.addresses());
+  return bind_program(*device_, program, module_, args.addresses(), workspaces);
 }
 
 }  // namespace flashcore

@@ -123,8 +123,8 @@ class LoadedCandidate {
  public:
   // `artifact` of a GPU family from Compiler::compile; ignored for a CPU family.
   LoadedCandidate(Device& device, const Candidate& candidate, const Problem& problem, const Artifact& artifact);
-  // With args.layouts, and workspaces of its own: one launch at a time.
-  Launch bind(const AttentionArgs& args) const;
+  // With args.layouts, and workspaces of its own, which are told (a CPU family has none): one launch at a time.
+  Launch bind(const AttentionArgs& args, BoundWorkspaces* workspaces = nullptr) const;
   const Candidate& candidate() const { return candidate_; }
 
  private:

@@ -106,7 +106,8 @@ void LoadedProgram::launch_on(void* stream, const Addresses& addresses) const {
   }
 }
 
-Launch bind_program(Device& device, const Program& program, std::shared_ptr<Module> module, Addresses addresses) {
+Launch bind_program(Device& device, const Program& program, std::shared_ptr<Module> module, Addresses addresses,
+                    BoundWorkspaces* bound_workspaces) {
   program.validate();
   std::vector<std::shared_ptr<Buffer>> workspaces;
   for (std::size_t i = 0; i < program.workspaces.size(); ++i) {
@@ -116,6 +117,7 @@ Launch bind_program(Device& device, const Program& program, std::shared_ptr<Modu
     device.fill(workspaces.back()->data(), is_scratch ? 0xff : 0, program.workspaces[i].bytes);
     addresses[AddressOf::workspace(i).index()] = workspaces.back()->data();
   }
+  if (bound_workspaces) *bound_workspaces = {program.workspaces, workspaces};
   std::vector<LaunchSpec> bound;
   for (const Step& step : program.steps) {
     if (step.empty()) continue;

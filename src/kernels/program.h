@@ -155,7 +155,14 @@ class LoadedProgram {
   std::shared_ptr<Module> module_;
 };
 
-// A launch on these addresses for good, with workspaces of its own.
-Launch bind_program(Device& device, const Program& program, std::shared_ptr<Module> module, Addresses addresses);
+// The workspaces of one bound launch.
+struct BoundWorkspaces {
+  std::vector<Workspace> kinds;
+  std::vector<std::shared_ptr<Buffer>> buffers;  // one for each
+};
+
+// A launch on these addresses for good, with workspaces of its own, which `bound_workspaces` is told of.
+Launch bind_program(Device& device, const Program& program, std::shared_ptr<Module> module, Addresses addresses,
+                    BoundWorkspaces* bound_workspaces = nullptr);
 
 }  // namespace flashcore

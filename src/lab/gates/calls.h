@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "kernels/program.h"
 #include "lab/gates/request.h"
 #include "lab/harness/compiled_candidate.h"
 #include "lab/harness/operands.h"
@@ -27,6 +28,7 @@ struct JudgedCall {
   Operands& operands;
   const Launch& launch;
   const AttentionOutputs& outputs;
+  const BoundWorkspaces& workspaces;  // of `launch`
 };
 
 // Poisons the outputs, launches, waits, and takes what is there.
@@ -42,6 +44,10 @@ bool is_right(const OutputError& error, const ErrorBound& bound);  // as far as 
 // least), and twice at least; a kernel of the library, unpatched and built in, four times at most. Sets
 // evidence["repeats"].
 std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence);
+
+// kWorkspaces: scratch with other bytes in it gives the same bits, and what is to be zero after a launch is. On the
+// emulator one filling is all that a kernel of the library gets.
+std::optional<CallFault> check_workspaces(const JudgedCall& call);
 
 // kSettled: a few milliseconds later the outputs are still the same. For hardware; before any other launch.
 std::optional<CallFault> check_settled(const JudgedCall& call);

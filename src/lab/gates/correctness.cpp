@@ -127,7 +127,8 @@ class PatternJudge {
     PatternResult result;
     result.bound = oracle_->bound;
     operands_.upload(oracle_->inputs);
-    const Launch launch = loaded_.bind(operands_.args());
+    BoundWorkspaces workspaces;
+    const Launch launch = loaded_.bind(operands_.args(), &workspaces);
     const AttentionOutputs outputs = launch_once(device_, operands_, launch);
     result.error = compare_sample(problem_, oracle_->reference, oracle_->rows, outputs);
     result.evidence = evidence_of(result.error, result.bound);
@@ -141,7 +142,7 @@ class PatternJudge {
       fails(result, *check, describe_error(result.error, result.bound));
       return result;
     }
-    const JudgedCall call{device_, problem_, *oracle_, loaded_, operands_, launch, outputs};
+    const JudgedCall call{device_, problem_, *oracle_, loaded_, operands_, launch, outputs, workspaces};
     if (const auto found = judge_calls(call, within(result.error, result.bound), result.evidence)) {
       fails(result, found->check, found->what);
       return result;
@@ -163,6 +164,7 @@ class PatternJudge {
     std::optional<CallFault> found;
     if (thorough) found = check_settled(call);
     if (!found) found = check_repeats(call, first_ ? request_.level : GateLevel::kQuick, evidence);
+    if (!found && first_ && full) found = check_workspaces(call);
     // Of all data, for a kernel may choose its way by lse and by the scores.
     if (!found && full && right) found = check_no_lse(call, first_);
     if (full && right && (first_ || unusual)) {

@@ -32,6 +32,7 @@ enum class Check {
   kInputs,          // the inputs are what they were before the launch
   kGaps,            // bytes between the rows of a strided output are what they were
   kRepeat,          // the same launch, a hundred times and more, gives the same bits
+  kWorkspaces,      // what a launch finds in scratch makes no difference, and counters are zero after it
   kNoLse,           // a launch without lse gives the same o
   kAlignment,       // a launch at addresses that are multiples of no more than was promised gives the same o
   kLengths,         // sequences of a ragged batch that are shorter, with the launch that was bound before
@@ -78,6 +79,7 @@ struct WordsOf<Check> {
       {Check::kInputs, "inputs"},
       {Check::kGaps, "gaps"},
       {Check::kRepeat, "repeat"},
+      {Check::kWorkspaces, "workspaces"},
       {Check::kNoLse, "no_lse"},
       {Check::kAlignment, "alignment"},
       {Check::kLengths, "lengths"},
