@@ -42,7 +42,8 @@ const std::vector<Pattern>& all_patterns();
 // Those that a problem is judged on: all, but kPositive of 8 bits only, whose sums alone are cut off that much.
 std::vector<Pattern> patterns_of(const Problem& problem);
 
-// What a tensor of a score or mask function holds, row-major: fp32, int32, or a byte that is 0 or 1.
+// What a tensor of a score or mask function holds, row-major: fp32, int32 of either sign, or a byte, of which 0 is
+// false and each other one true.
 struct ElementTensor {
   ExpressionType element = ExpressionType::kFloat;
   ExpressionShape shape;
@@ -82,9 +83,9 @@ float descale_at(const Problem& problem, const std::vector<float>& descales, std
 // canonical problem fills in well under a second on 16 cores.
 AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed);
 // Part of that: the tensors that a problem's functions name. Floats are N(0, 1). An int is its last index in whole
-// steps of 37, so that neighbours are of one document, or of 1000 where there are 4096 or more. A condition holds in
-// three of four places; of two or more indices with 1024 or more each, where the last is not above the one before it
-// (a causal mask): the masks that are timed are of blocks, as those in use.
+// steps of 37, so that neighbours are of one document, or of 1000 where there are 4096 or more, by ids of either sign.
+// A condition holds in three of four places; of two or more indices with 1024 or more each, where the last is not above
+// the one before it (a causal mask): the masks that are timed are of blocks, as those in use.
 std::vector<ElementTensor> make_tensors(const Problem& problem, std::uint64_t seed);
 
 }  // namespace flashcore

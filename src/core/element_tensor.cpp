@@ -13,8 +13,9 @@ namespace {
 
 constexpr std::int64_t kLongDimension = 4096, kLargeDimension = 1024;
 constexpr std::int64_t kDocument = 37, kLongDocument = 1000;
-// Ids that 16 bits do not hold, in no order, and of few documents again.
+// Ids that 16 bits do not hold, of either sign, in no order, and of few documents again.
 constexpr std::int64_t kBetweenIds = 100003, kIds = 101, kIdStep = 37;
+constexpr std::int64_t kTrueBytes = std::int64_t{1} << 41;  // apart from the numbers of what holds
 constexpr std::int64_t kFew = 64, kMostOfFew = 300;
 
 // Prefixes, counts: of a dimension with few entries. Else documents, which all tensors with the same leading indices
@@ -23,7 +24,7 @@ std::int64_t integer_at(const IndexedRandom& random, std::int64_t index, std::in
   if (columns < kFew) return random.below(index, kMostOfFew);
   const std::int64_t row = index / columns, column = index % columns;
   const std::int64_t length = columns >= kLongDimension ? kLongDocument : kDocument * (1 + 3 * row % 7);
-  return column / length * kIdStep % kIds * kBetweenIds;
+  return (column / length * kIdStep % kIds - kIds / 2) * kBetweenIds;
 }
 
 void store_at(ElementTensor& tensor, std::int64_t index, const IndexedRandom& random) {
@@ -49,7 +50,9 @@ void store_at(ElementTensor& tensor, std::int64_t index, const IndexedRandom& ra
       const bool holds = rows >= kLargeDimension && columns >= kLargeDimension
                              ? index % columns <= index / columns % rows
                              : random.below(index, 4) != 0;
-      tensor.data[place] = std::byte{holds};
+      // What holds is any byte but 0, in half of the places 1.
+      const std::int64_t chance = random.below(kTrueBytes + index, 2 * 255);
+      tensor.data[place] = static_cast<std::byte>(!holds ? 0 : chance < 255 ? 1 : chance - 254);
       return;
     }
   }

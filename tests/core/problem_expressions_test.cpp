@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -212,7 +213,12 @@ TEST(ProblemExpressions, TestDataIsWhatItSays) {
   EXPECT_EQ(id(0, 0), id(0, 36));
   EXPECT_NE(id(0, 36), id(0, 37));
   EXPECT_EQ(id(1, 0), id(1, 99));
-  EXPECT_GT(id(0, 37), 1 << 16);
+  EXPECT_LT(id(0, 37), -(1 << 16));
+  EXPECT_GT(id(0, 99), 1 << 16);
+  // A quarter of the bytes are false, and of the others half are 1.
+  const ElementTensor bytes = make_tensors(with("b1_h1_s100_d8_fp16", "", "a[i, j]", "a: bool[2]"), 5)[0];
+  EXPECT_NEAR(std::count(bytes.data.begin(), bytes.data.end(), std::byte{0}), 2500, 300);
+  EXPECT_NEAR(std::count(bytes.data.begin(), bytes.data.end(), std::byte{1}), 3750, 400);
   double sum = 0, squares = 0;
   for (std::int32_t h = 0; h < 3; ++h)
     for (std::int32_t i = 0; i < 100; ++i) {

@@ -74,7 +74,8 @@ void narrow(ElementTensor& tensor) {
   for (std::int64_t i = 0; i < tensor.count(); ++i) {
     const std::int64_t column = i % columns;
     const auto place = static_cast<std::size_t>(i);
-    if (tensor.element == ExpressionType::kBool) tensor.data[place] = std::byte{4 * column < columns};
+    if (tensor.element == ExpressionType::kBool)
+      tensor.data[place] = 4 * column < columns ? std::byte{0xff} : std::byte{0};
     if (tensor.element != ExpressionType::kInt) continue;
     const auto value = static_cast<std::int32_t>(column / 5);
     std::memcpy(tensor.data.data() + place * sizeof value, &value, sizeof value);
