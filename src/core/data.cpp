@@ -38,7 +38,7 @@ const std::vector<Pattern>& all_patterns() {
 
 std::vector<Pattern> patterns_of(const Problem& problem) {
   std::vector<Pattern> patterns = all_patterns();
-  if (!problem.is_8bit()) std::erase(patterns, Pattern::kPositive);
+  std::erase(patterns, problem.is_8bit() ? Pattern::kUnequal : Pattern::kPositive);
   return patterns;
 }
 

@@ -25,7 +25,9 @@ enum class Pattern {
                // clamps scores or outputs shows
   kNonFinite,  // N(0,1) with NaN, +inf and -inf on purpose: in single rows of q and k, in some values of v that every
                // row sees, and in some sinks
-  kPositive,   // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
+  kUnequal,  // q and k of very different size, their products as of N(0,1): q of fp16's subnormal numbers and v too, in
+             // other types q beyond fp16's range. What flushes subnormal numbers or converts to fp16 shows
+  kPositive,  // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
 };
 
 template <>
@@ -35,11 +37,13 @@ struct WordsOf<Pattern> {
   static constexpr std::pair<Pattern, std::string_view> table[] = {
       {Pattern::kNormal, "normal"},     {Pattern::kPeaked, "peaked"},        {Pattern::kLargeLogits, "large_logits"},
       {Pattern::kConstant, "constant"}, {Pattern::kOutlier, "outlier"},      {Pattern::kLongTail, "long_tail"},
-      {Pattern::kExtreme, "extreme"},   {Pattern::kNonFinite, "non_finite"}, {Pattern::kPositive, "positive"},
+      {Pattern::kExtreme, "extreme"},   {Pattern::kNonFinite, "non_finite"}, {Pattern::kUnequal, "unequal"},
+      {Pattern::kPositive, "positive"},
   };
 };
 const std::vector<Pattern>& all_patterns();
-// Those that a problem is judged on: all, but kPositive of 8 bits only, whose sums alone are cut off that much.
+// Those that a problem is judged on: all, but kPositive of 8 bits only, whose sums alone are cut off that much, and
+// kUnequal not of these, whose factors make all sizes alike.
 std::vector<Pattern> patterns_of(const Problem& problem);
 
 // What a tensor of a score or mask function holds, row-major: fp32, int32 of either sign, or a byte, of which 0 is

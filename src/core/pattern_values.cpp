@@ -18,6 +18,9 @@ constexpr double kLargeLogit = 500;  // standard deviation of the logits
 constexpr double kExtremeLogit = 4000, kExtremeValue = 4000;
 // Where V and o have more range than fp16.
 constexpr double kWideValue = 0x1p40;
+// How much smaller q and V are than N(0,1), and K larger, in fp16, whose normal numbers begin at 2^-14 and end below
+// 2^16; and how much larger q is, and K smaller, in types with more range.
+constexpr double kTinyQ = 0x1p-15, kLargeK = 0x1p13, kTinyV = 0x1p-15, kLargeQ = 0x1p18;
 constexpr double kNegativeLogit = 120;  // e^-120 is no number of fp32
 // What tensor cores cut of sums of 8 bits grows with the score, and the bound with it.
 constexpr double kNegativeLogitOf8Bits = 40;
@@ -47,13 +50,20 @@ PatternValues::PatternValues(const Problem& problem, Pattern pattern, std::uint6
   extreme_v_ = size_of(p_.output_dtype()) == 1 ? 1 : has_wide_o() ? kWideValue : kExtremeValue;
   const double negative = is_8bit ? kNegativeLogitOf8Bits : kNegativeLogit;
   negative_ = negative / scale;
+  // What 8 bits store without a factor has no room for it.
+  if (pattern == Pattern::kUnequal && (size_of(p_.cache_dtype()) > 1 || p_.has_descales())) {
+    const bool is_fp16 = p_.dtype == DType::kF16;
+    by_q_ = is_fp16 ? kTinyQ : kLargeQ;
+    by_k_ = is_fp16 ? kLargeK : 1 / kLargeQ;
+    by_v_ = is_fp16 ? kTinyV : 1;
+  }
   if (!problem.has_descales()) return;
   // Factors of 8-bit types that are far below and far above 1; q makes up for k's.
-  if (pattern == Pattern::kPeaked) by_k_ = by_v_ = 0x1p-10;
-  if (pattern == Pattern::kConstant) by_k_ = by_v_ = 0x1p8;
+  if (pattern == Pattern::kPeaked) by_k_ = by_v_ = 0x1p-10, by_q_ = 0x1p10;
+  if (pattern == Pattern::kConstant) by_k_ = by_v_ = 0x1p8, by_q_ = 0x1p-8;
 }
 
-float PatternValues::q(const Place& at) const { return static_cast<float>(q_value(at) / by_k_); }
+float PatternValues::q(const Place& at) const { return static_cast<float>(q_value(at) * by_q_); }
 
 float PatternValues::k(const Place& at) const {
   return static_cast<float>(k_scaled(at) * by_k_ * token_factor_of_k(at));
@@ -98,6 +108,7 @@ double PatternValues::token_factor(const Place& at) const {
     case Pattern::kConstant:
     case Pattern::kExtreme:
     case Pattern::kNonFinite:
+    case Pattern::kUnequal:
     case Pattern::kPositive: return 1;
   }
   throw_internal("no such data pattern: {}", static_cast<int>(pattern_));
@@ -138,6 +149,7 @@ float PatternValues::q_value(const Place& at) const {
     case Pattern::kNonFinite: return poison_q(at, static_cast<float>(plain));
     case Pattern::kNormal:
     case Pattern::kOutlier:
+    case Pattern::kUnequal:
     case Pattern::kPositive: return static_cast<float>(plain);
   }
   throw_internal("no such data pattern: {}", static_cast<int>(pattern_));
@@ -154,7 +166,9 @@ float PatternValues::k_scaled(const Place& at) const {
 float PatternValues::v_value(const Place& at) const {
   const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
   const double plain = v_.normal(index_of(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim_v));
-  if (pattern_ == Pattern::kLongTail) return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
+  // With a mean, o is no smaller than v, however many keys there are.
+  if (pattern_ == Pattern::kLongTail || pattern_ == Pattern::kUnequal)
+    return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
   if (pattern_ == Pattern::kExtreme) return static_cast<float>(extreme_v_ * plain);
   if (pattern_ == Pattern::kPositive) return static_cast<float>(std::abs(plain));
   if (pattern_ == Pattern::kNonFinite) return poison_v(at, static_cast<float>(plain));

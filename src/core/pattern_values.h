@@ -44,7 +44,7 @@ class PatternValues {
   Pattern pattern_;
   IndexedRandom q_, k_, v_, choice_, place_;
   double peak_ = 0, large_ = 0, negative_ = 0, extreme_v_ = 1;
-  double by_k_ = 1, by_v_ = 1;
+  double by_q_ = 1, by_k_ = 1, by_v_ = 1;
 };
 
 }  // namespace flashcore

@@ -20,8 +20,8 @@ std::string hash_of(const HostTensor& tensor) {
 
 TEST(DataTest, PatternNamesRoundTrip) {
   for (const Pattern pattern : all_patterns()) EXPECT_EQ(parse_word<Pattern>(to_string(pattern)), pattern);
-  EXPECT_EQ(all_patterns().size(), 9u);
-  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_fp16")).size(), 8u);
+  EXPECT_EQ(all_patterns().size(), 10u);
+  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_fp16")).size(), 9u);
   EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_e4m3")).size(), 9u);
   EXPECT_THROW(parse_word<Pattern>("zeros"), Error);
 }
@@ -319,6 +319,35 @@ TEST(DataTest, ExtremeOutputsUseTheRangeOfTheirType) {
     else EXPECT_LT(largest(half), 0x1p-36) << id;
     EXPECT_GT(largest(half), 0x1p-44) << id;
   }
+}
+
+// q of fp16's subnormal numbers and V too; in types with more range q that fp16 does not hold. The scores are small.
+TEST(DataTest, UnequalOperandsAreBeyondFp16OnEitherSide) {
+  const auto largest = [](const HostTensor& tensor) {
+    float found = 0;
+    for (const float value : gather_rows(tensor, {})) found = std::max(found, std::abs(value));
+    return found;
+  };
+  const auto mean = [](const HostTensor& tensor) {
+    double sum = 0;
+    const std::vector<float> values = gather_rows(tensor, {});
+    for (const float value : values) sum += std::abs(value);
+    return sum / static_cast<double>(values.size());
+  };
+  for (const char* id : {"b1_h2_s64_d64_fp16", "b1_h2_s64_d64_bf16", "b1_h2_sq4_sk64_d64_bf16_kve4m3_perhead"}) {
+    const PlacedProblem p = PlacedProblem::parse(id);
+    const AttentionInputs in = make_inputs(p, Pattern::kUnequal, 1);
+    if (p.dtype == DType::kF16) {
+      EXPECT_LT(mean(in.q), 0x1p-14) << id;
+      EXPECT_LT(mean(in.v), 0x1p-14) << id;
+      EXPECT_GT(largest(in.k), 0x1p14) << id;
+    } else {
+      EXPECT_GT(mean(in.q), 65504) << id;
+    }
+    for (const double lse : reference_forward(p, in, {}).lse) EXPECT_LT(std::abs(lse), 10) << id;
+  }
+  const PlacedProblem bare = PlacedProblem::parse("b1_h2_sq4_sk64_d64_bf16_kve4m3_unscaled");
+  EXPECT_LT(largest(make_inputs(bare, Pattern::kUnequal, 1).q), 10) << "codes without factors";
 }
 
 // Sinks of the size of scores, far larger and far smaller, and not finite; slopes of either sign, and none.
