@@ -233,6 +233,28 @@ void saturates_output(const Call& c) {
     store_element(c.problem.dtype, c.args.o, i, std::clamp(load_element(c.problem.dtype, c.args.o, i), -kMost, kMost));
 }
 
+template <class Body>
+void for_each_element(const TensorLayout& l, const Body& body) {
+  for (std::int64_t batch = 0; batch < l.batch; ++batch)
+    for (std::int64_t head = 0; head < l.heads; ++head)
+      for (std::int64_t row = 0; row < l.rows; ++row)
+        for (std::int64_t column = 0; column < l.columns; ++column) body(l.offset(batch, head, row) + column);
+}
+
+// Of a sequence by itself, or of the whole batch.
+void drops_nan_of_v(const Call& c) {
+  c.honest(c.args);
+  bool finite = true;
+  for (const auto& [data, layout] : {std::pair(c.args.q, &c.args.layouts.q), std::pair(c.args.k, &c.args.layouts.k)})
+    for_each_element(*layout, [&, data = data](std::int64_t i) {
+      finite = finite && std::isfinite(load_element(c.problem.dtype, data, i));
+    });
+  if (!finite) return;
+  for_each_element(c.args.layouts.o, [&](std::int64_t i) {
+    if (std::isnan(load_element(c.problem.dtype, c.args.o, i))) store_element(c.problem.dtype, c.args.o, i, 0);
+  });
+}
+
 Misdeed race() {
   return [step = std::make_shared<int>(0)](const Call& c) {
     c.honest(c.args);
@@ -478,6 +500,7 @@ PlantedFamilies::PlantedFamilies() {
       {"planted_wrong_when_short_and_large", wrong_when_short_and_large},
       {"planted_wrong_off_64_of_large", wrong_off_64_of_large},
       {"planted_saturates_output", saturates_output},
+      {"planted_drops_nan_of_v", drops_nan_of_v},
       {"planted_race", race()},
       {"planted_stale_output", idle_after(1)},
       {"planted_mutated_input", mutate_input},

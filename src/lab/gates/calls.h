@@ -56,6 +56,9 @@ std::optional<CallFault> check_settled(const JudgedCall& call);
 std::optional<CallFault> check_state(const JudgedCall& call);
 // kEarlierResult: outputs that hold the result of other inputs become this one's.
 std::optional<CallFault> check_earlier_result(const JudgedCall& call);
+// kNanOfV: where V is NaN in all of one key head (of a ragged batch: in one sequence), rows that see it are NaN, and
+// those of other heads and sequences are what they were. Of normal data, whose weights are numbers.
+std::optional<CallFault> check_nan_of_v(const JudgedCall& call);
 // kNoLse: a launch without lse writes the same o and no lse; repeated: and another one the same bits.
 std::optional<CallFault> check_no_lse(const JudgedCall& call, bool repeated);
 

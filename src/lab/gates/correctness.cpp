@@ -174,6 +174,7 @@ class PatternJudge {
     }
     const bool patched = compiled_.candidate.family->source_overlay() != nullptr || !sources_are_built_in();
     if (!found && (thorough || (first_ && patched))) found = check_state(call);
+    if (!found && first_ && full && right && pattern_ == Pattern::kNormal) found = check_nan_of_v(call);
     // The poison of the launch before may have led such data another way than users' buffers would.
     if (!found && !first_ && full && unusual && (!limits_.emulated || patched)) found = check_earlier_result(call);
     return found;

@@ -37,6 +37,7 @@ enum class Check {
   kAlignment,       // a launch at addresses that are multiples of no more than was promised gives the same o
   kLengths,         // sequences of a ragged batch that are shorter, with the launch that was bound before
   kUsedLengths,     // sequences of which the first rows and keys count, by seqused_q and seqused_kv
+  kNanOfV,          // V of NaN in one head or sequence shows in each row that sees it, and in no other head or sequence
   kChangedContent,  // other inputs at the same addresses give the outputs of those
   kEarlierResult,   // buffers that hold the result of other inputs, and no poison, get the result of these
   kFreshPointers,   // the same inputs at other addresses give the same bits
@@ -84,6 +85,7 @@ struct WordsOf<Check> {
       {Check::kAlignment, "alignment"},
       {Check::kLengths, "lengths"},
       {Check::kUsedLengths, "used_lengths"},
+      {Check::kNanOfV, "nan_of_v"},
       {Check::kChangedContent, "changed_content"},
       {Check::kEarlierResult, "earlier_result"},
       {Check::kFreshPointers, "fresh_pointers"},
