@@ -97,6 +97,7 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
   for (HostTensor* each : {&in.k, &in.v}) add_least_int8(*each);
   draw_scores(problem, pattern, seed, in);
   in.tensors = make_tensors(problem, seed);
+  if (pattern == Pattern::kNonFinite) hide_blocks(problem, in.tensors);
   return in;
 }
 

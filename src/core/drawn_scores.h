@@ -1,5 +1,5 @@
 #pragma once
-// Sinks and ALiBi slopes of drawn inputs.
+// What drawn inputs hold that goes into scores beside q and k.
 
 #include <cstdint>
 
@@ -9,5 +9,9 @@ namespace flashcore {
 
 // Fills in.sink and in.alibi.
 void draw_scores(const Problem& problem, Pattern pattern, std::uint64_t seed, AttentionInputs& in);
+
+// Puts -inf in whole blocks of keys of each float tensor that the score function adds to all else and that nothing else
+// reads, as a mask that is added has it.
+void hide_blocks(const Problem& problem, std::vector<ElementTensor>& tensors);
 
 }  // namespace flashcore

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "core/data.h"
+#include "core/drawn_scores.h"
 #include "core/indexed_random.h"
 #include "core/parallel.h"
 #include "core/problem_expressions.h"
@@ -79,6 +81,59 @@ double ElementTensor::at(std::span<const std::int32_t> indices) const {
   float value = 0;
   std::memcpy(&value, data.data() + place * sizeof value, sizeof value);
   return static_cast<double>(value);
+}
+
+namespace {
+
+// Whether nothing but one operation reads the tensor, by one element. Of equal subtrees there is one node.
+bool is_read_once(const Expression& expression, int element) {
+  const std::vector<ExpressionNode>& nodes = expression.nodes();
+  const int tensor = nodes[static_cast<std::size_t>(element)].tensor;
+  std::int64_t elements = 0, uses = 0;
+  for (const ExpressionNode& node : nodes) {
+    elements += node.op == ExpressionOp::kElement && node.tensor == tensor;
+    uses += std::count(node.args.begin(), node.args.begin() + node.count, element);
+  }
+  return elements == 1 && uses == 1;
+}
+
+// Numbers in Problem::tensors of those that only the sum at the root of the score reads.
+std::vector<std::size_t> added_tensors(const Problem& problem) {
+  if (!problem.has_score_expression()) return {};
+  const Expression score = problem.score_expression();
+  const auto node_at = [&](int number) -> const ExpressionNode& {
+    return score.nodes()[static_cast<std::size_t>(number)];
+  };
+  if (node_at(score.root()).op != ExpressionOp::kAdd) return {};
+  std::vector<int> of_mask;
+  if (problem.has_mask_expression()) of_mask = tensor_numbers(problem, problem.mask_expression());
+  const std::vector<int> numbers = tensor_numbers(problem, score);
+  std::vector<std::size_t> added;
+  for (int side = 0; side < 2; ++side) {
+    const int element = node_at(score.root()).args[static_cast<std::size_t>(side)];
+    const ExpressionNode& term = node_at(element);
+    if (term.op != ExpressionOp::kElement || !is_read_once(score, element)) continue;
+    const int number = numbers[static_cast<std::size_t>(term.tensor)];
+    if (std::find(of_mask.begin(), of_mask.end(), number) == of_mask.end())
+      added.push_back(static_cast<std::size_t>(number));
+  }
+  return added;
+}
+
+}  // namespace
+
+void hide_blocks(const Problem& problem, std::vector<ElementTensor>& tensors) {
+  // As many keys as most kernels take at once.
+  constexpr std::int64_t kKeys = 128, kRows = 32, kEvery = 3;
+  constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  for (const std::size_t number : added_tensors(problem)) {
+    ElementTensor& tensor = tensors[number];
+    const std::int64_t columns = tensor.shape.sizes[static_cast<std::size_t>(tensor.shape.count - 1)];
+    if (tensor.element != ExpressionType::kFloat || columns <= kKeys) continue;  // else nothing would be left
+    for (std::int64_t i = 0; i < tensor.count(); ++i)
+      if ((i / columns / kRows + i % columns / kKeys) % kEvery == 0)
+        std::memcpy(tensor.data.data() + static_cast<std::size_t>(i) * sizeof kHidden, &kHidden, sizeof kHidden);
+  }
 }
 
 std::vector<ElementTensor> make_tensors(const Problem& problem, std::uint64_t seed) {

@@ -233,5 +233,27 @@ TEST(ProblemExpressions, TestDataIsWhatItSays) {
   EXPECT_EQ(layouts.tensor_strides[2], (std::array<std::int64_t, 4>{1, 0, 0, 0}));
 }
 
+TEST(ProblemExpressions, AddedTensorsHideBlocksOfKeysWhereDataIsNotFinite) {
+  const auto hidden = [](const char* score, const char* tensors, Pattern pattern) {
+    const PlacedProblem p = with("b1_h2_sq70_sk300_d8_fp16", score, "", tensors);
+    const ElementTensor bias = make_inputs(p, pattern, 1).tensors[0];
+    int found = 0;
+    for (std::int64_t i = 0; i < bias.count(); ++i) {
+      float value = 0;
+      std::memcpy(&value, bias.data.data() + static_cast<std::size_t>(i) * sizeof value, sizeof value);
+      found += std::isinf(value) && value < 0;
+    }
+    return found;
+  };
+  constexpr const char* kBias = "bias: float[2]";
+  // Of 70 rows and 300 keys: the first block of 32 rows, the second of 6 and the third, of 44 keys, of the 32 between.
+  EXPECT_EQ(hidden("s + bias[i, j]", kBias, Pattern::kNonFinite), 32 * 128 + 32 * 44 + 6 * 128);
+  EXPECT_EQ(hidden("bias[i, j] + 2 * s", kBias, Pattern::kNonFinite), 32 * 128 + 32 * 44 + 6 * 128);
+  EXPECT_EQ(hidden("s + bias[i, j]", kBias, Pattern::kNormal), 0);
+  EXPECT_EQ(hidden("s * bias[i, j]", kBias, Pattern::kNonFinite), 0);
+  EXPECT_EQ(hidden("s * bias[i, j] + bias[i, j]", kBias, Pattern::kNonFinite), 0);
+  EXPECT_EQ(hidden("s + bias[h, i]", kBias, Pattern::kNonFinite), 0) << "of no keys, and few";
+}
+
 }  // namespace
 }  // namespace flashcore
