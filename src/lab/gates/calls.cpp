@@ -224,6 +224,12 @@ int emulated_repeats(const PlacedProblem& problem, const Family& family) {
 
 }  // namespace
 
+bool is_launch_cheap(const JudgedCall& call) {
+  const Family& family = *call.loaded.candidate().family;
+  const bool is_own = family.source_overlay() == nullptr && sources_are_built_in();
+  return !call.device.info().limits.emulated || !is_own || emulated_repeats(call.problem, family) > kFewestRepeats;
+}
+
 std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence) {
   const bool full = level == GateLevel::kFull, emulated = call.device.info().limits.emulated;
   // The first launch is one of them.

@@ -49,6 +49,10 @@ std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, 
 // emulator one filling is all that a kernel of the library gets.
 std::optional<CallFault> check_workspaces(const JudgedCall& call);
 
+// Whether launches of it cost little: on the emulator, of a kernel of the library, only where more than two repeats are
+// made.
+bool is_launch_cheap(const JudgedCall& call);
+
 // kSettled: a few milliseconds later the outputs are still the same. For hardware; before any other launch.
 std::optional<CallFault> check_settled(const JudgedCall& call);
 

@@ -167,7 +167,7 @@ class PatternJudge {
     if (!found && first_ && full) found = check_workspaces(call);
     // Of all data, for a kernel may choose its way by lse and by the scores.
     if (!found && full && right) found = check_no_lse(call, first_);
-    if (full && right && (first_ || unusual)) {
+    if (full && right && (first_ || (unusual && is_launch_cheap(call)))) {
       if (!found) found = check_arguments(call, promised_alignment(), extent, evidence);
       if (!found) found = check_lengths(call, extent, evidence);
       if (!found) found = check_used_lengths(call, extent, evidence);
