@@ -79,7 +79,9 @@ void print_losses(Console& console, const std::vector<NeedleRun>& runs) {
 }  // namespace
 
 int check_needles(const CheckOptions& options) {
-  const auto device = open_named_device(options.common.device);
+  const DeviceInfo device = describe_device(options.common.device);
+  Worker worker(device.id);
+  worker.cancel_when(interrupted);
   Console console(options.common.quiet, json_on_stdout(options.common));
   NeedleOptions needles;
   needles.seqlens_kv = options.seqlens_kv;
@@ -88,7 +90,7 @@ int check_needles(const CheckOptions& options) {
   needles.pinned = candidate_text(options.common);
   needles.progress = [&](int done, int total, const std::string& what) { console.progress(done, total, what); };
   needles.stop = interrupted;
-  const std::vector<NeedleRun> runs = run_needles(*device, needles);
+  const std::vector<NeedleRun> runs = run_needles(worker, needles);
   console.end_progress();
   print_verdicts(console, runs, options);
   print_losses(console, runs);
@@ -110,7 +112,7 @@ int check_needles(const CheckOptions& options) {
       if (result.candidate.gated || !result.failure.empty()) ++(result.passed() ? passed : failed);
       else others += !result.passed();
   }
-  write_json(options.common, needles_json(runs, needles, device->info()));
+  write_json(options.common, needles_json(runs, needles, device));
   console.summary("{} passed, {} failed, {} skipped; of settings that must be asked for by name {} would fail{}",
                   passed, failed, skipped, others, stopped_by());
   if (!lacking.empty()) print_error(lacking);

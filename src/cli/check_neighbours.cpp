@@ -14,27 +14,33 @@ constexpr std::size_t kToldAtMost = 5;
 }  // namespace
 
 int check_neighbours(const CheckOptions& options) {
-  const auto device = open_named_device(options.common.device);
+  const DeviceInfo device = describe_device(options.common.device);
   const std::string pinned = candidate_text(options.common);
   Console console(options.common.quiet, json_on_stdout(options.common));
-  console.line("{} ({}): {} neighbourhoods, seed {}", device->info().name, device->info().id, options.neighbours,
-               options.seed);
+  console.line("{} ({}): {} neighbourhoods, seed {}", device.name, device.id, options.neighbours, options.seed);
+  Worker worker(device.id);
+  worker.cancel_when(interrupted);
   CheckTally tally;
   nlohmann::json results = nlohmann::json::array();
   std::map<std::string, int> by_family;
   std::size_t told = 0;
   for (int done = 0, index = 0; done < options.neighbours && !interrupted(); ++index) {
-    const int wanted = std::min(kOfOneSequence, options.neighbours - done);
-    const auto drawn =
-        random_neighbours(options.seed, static_cast<std::uint64_t>(index), wanted, device->info(), pinned);
+    const NeighbourName name{options.seed, static_cast<std::uint64_t>(index),
+                             std::min(kOfOneSequence, options.neighbours - done), pinned};
+    const auto drawn = random_neighbours(name.seed, name.index, name.neighbourhoods, device, pinned);
     if (!drawn) {
-      tally.skipped["no family promises equal bits for anything drawn"] += wanted;
-      done += wanted;
+      tally.skipped["no family promises equal bits for anything drawn"] += name.neighbourhoods;
+      done += name.neighbourhoods;
       continue;
     }
     const Neighbourhood& alone = drawn->neighbourhoods.front();
-    const Candidate candidate = neighbour_candidate(alone.problem, device->info(), pinned);
-    const NeighbourVerdict verdict = judge_neighbours(*device, *drawn, pinned);
+    const Candidate candidate = neighbour_candidate(alone.problem, device, pinned);
+    NeighbourVerdict verdict;
+    try {
+      verdict = judge_neighbours(*drawn, ask_worker(worker, name, *drawn));
+    } catch (const Cancelled&) {
+      break;  // Ctrl-C: the case in hand is neither passed nor failed
+    }
     const int different = static_cast<int>(verdict.different.size());
     tally.failed += different, tally.passed += verdict.compared - different;
     by_family[candidate.family->name()] += verdict.compared;
@@ -52,9 +58,9 @@ int check_neighbours(const CheckOptions& options) {
     if (!verdict.lacking.empty()) {
       ++tally.lacking;
       print_error(fmt::format("{}: {}", alone.problem.id(), verdict.lacking));
+      break;
     }
-    if (verdict.faulted || !verdict.lacking.empty()) break;
-    done += wanted;
+    done += name.neighbourhoods;
     console.progress(done, options.neighbours, fmt::format("{} failed  {}", tally.failed, alone.problem.id()));
   }
   console.end_progress();

@@ -76,9 +76,15 @@ void show_result(Console& console, const CrosscheckResult& result, const std::st
 
 CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& device, const NamedProblem& named,
                                 const Candidate& candidate, double limit) {
+  CrosscheckResult result;
+  {
+    Worker worker(device.info().id);  // gone before anything is timed beside it
+    worker.cancel_when(interrupted);
+    result.failed = why_not_launched(worker, named, candidate);
+  }
+  if (!result.failed.empty()) return result;
   const InProcessTimes times =
       time_in_process(device, named.problem, candidate, {.rounds = options.rounds, .seed = 1}, interrupted);
-  CrosscheckResult result;
   result.wrong = times.wrong;
   result.engine = times.engine;
   const auto judge = [&](const MethodReading& reading) {
@@ -166,7 +172,13 @@ int run_crosscheck(const CrosscheckArguments& options) {
     // What has faulted launches nothing more.
     if (interrupted() || faulted) break;
     CrosscheckResult result;
-    const auto failure = failure_of([&] { result = crosscheck_one(options, *device, named, candidate, limit); });
+    const auto failure = failure_of([&] {
+      try {
+        result = crosscheck_one(options, *device, named, candidate, limit);
+      } catch (const Cancelled&) {
+        result.interrupted = true;
+      }
+    });
     if (failure && failure->lacking) {
       lacking = fmt::format("{}: {}", named.name, failure->what);
       break;

@@ -7,6 +7,7 @@
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "device/emulator/executor.h"
+#include "lab/verify/worker_tasks.h"
 
 namespace flashcore::cli {
 
@@ -19,7 +20,7 @@ Run add_worker(CLI::App& app) {
     std::signal(SIGINT, SIG_IGN);
     std::signal(SIGTERM, SIG_IGN);
     std::signal(SIGHUP, SIG_DFL);
-    return worker_main(*device);
+    return worker_main(*device, verify_tasks());
   };
 }
 

@@ -11,6 +11,7 @@
 #include "core/files.h"
 #include "core/random.h"
 #include "lab/compare/crosscheck_tools.h"
+#include "lab/fake.h"
 #include "temporary_folder.h"
 
 namespace flashcore {
@@ -35,6 +36,24 @@ MethodReading method(double middle, double noise = 0.001) {
 
 TEST(Crosscheck, AgreesWithinTheLimit) {
   EXPECT_EQ(judge_method(engine(), method(101), 0.02).agreement, Agreement::kAgrees);
+}
+
+// It is launched in this process for its times: who hangs there is waited for without end.
+TEST(Crosscheck, ACandidateThatHangsOrCrashesIsNamedBeforeItIsTimed) {
+  const test::AllFakeFamilies families;
+  Worker worker("fake", FLASHCORE_WORKER_HELPER);
+  NamedProblem named;
+  named.name = "small";
+  named.problem = PlacedProblem::parse("b1_h1_s33_d16_fp32");
+  const DeviceLimits limits = worker.device().limits;
+  const auto why = [&](const char* candidate, double seconds = 0) {
+    return why_not_launched(worker, named, parse_candidate(candidate, named.problem, limits), seconds);
+  };
+  EXPECT_NE(why("fake_hang", 2).find("no answer after 2 s, in stage correctness: the worker process was ended"),
+            std::string::npos);
+  EXPECT_NE(why("fake_segfault").find("SIGSEGV"), std::string::npos);
+  EXPECT_EQ(why("fake_none"), "");
+  EXPECT_EQ(why("fake_wrong_tail"), "") << "who is wrong is told so by its timed outputs";
 }
 
 TEST(Crosscheck, ADifferenceThatNothingExplainsIsAFinding) {

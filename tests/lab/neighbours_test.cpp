@@ -48,12 +48,17 @@ TEST(Neighbours, AreOfEveryKind) {
   for (const int count : {padded, packed, paged, dense, longer, few, many}) EXPECT_GT(count, 3);
 }
 
+NeighbourVerdict judge_here(Device& device, const NeighbourCase& given, const std::string& pinned = {}) {
+  NeighbourJudge judge(device, given, pinned);
+  return judge_neighbours(given, [&](std::size_t which) { return judge.judge(which); });
+}
+
 int different(Device& device, int cases, const std::string& pinned) {
   int count = 0;
   for (std::uint64_t index = 0; index < static_cast<std::uint64_t>(cases); ++index) {
     const auto drawn = random_neighbours(kSeed, index, 5, device.info(), pinned);
     if (!drawn) continue;
-    const NeighbourVerdict verdict = judge_neighbours(device, *drawn, pinned);
+    const NeighbourVerdict verdict = judge_here(device, *drawn, pinned);
     EXPECT_EQ(verdict.compared, 5);
     count += static_cast<int>(verdict.different.size());
     if (pinned.empty()) {
@@ -70,17 +75,55 @@ TEST(Neighbours, AKernelThatDealsOutTheKeysOfAllIsFound) {
   EXPECT_GT(different(*open_device("emulator:sm_80"), 6, "sm80_decode_fwd:split_keys=0,min_blocks=1"), 0);
 }
 
-// In this process: what was judged before it must not be lost.
-TEST(Neighbours, AKernelThatFaultsHasNoBitsAndEndsTheCase) {
+// What was judged before it must not be lost, and the next case gets a fresh child.
+TEST(Neighbours, AKernelThatFaultsCrashesOrHangsHasNoBits) {
   const test::AllFakeFamilies families;
+  const DeviceInfo device = open_device("cpu")->info();
+  struct Case {
+    const char *family, *says;
+    double seconds;
+  };
+  for (const Case& c :
+       {Case{"fake_device_fault", "illegal memory access", 0}, Case{"fake_segfault", "SIGSEGV", 0},
+        Case{"fake_hang", "no answer after 5 s, in stage correctness: the worker process was ended", 5}}) {
+    Worker worker("cpu", FLASHCORE_WORKER_HELPER);
+    const NeighbourName name{kSeed, 0, 5, c.family};
+    const auto drawn = random_neighbours(name.seed, name.index, name.neighbourhoods, device, name.pinned);
+    ASSERT_TRUE(drawn);
+    const NeighbourVerdict verdict = judge_neighbours(*drawn, ask_worker(worker, name, *drawn, c.seconds));
+    EXPECT_EQ(verdict.compared, 5);
+    ASSERT_EQ(verdict.different.size(), 5u);
+    EXPECT_NE(verdict.different.front().find(c.says), std::string::npos) << verdict.different.front();
+    const NeighbourName right{kSeed, 0, 5, "cpu_fwd"};
+    const auto next = random_neighbours(right.seed, right.index, right.neighbourhoods, device, right.pinned);
+    ASSERT_TRUE(next);
+    EXPECT_TRUE(judge_neighbours(*next, ask_worker(worker, right, *next)).different.empty()) << "after " << c.family;
+  }
+}
+
+TEST(Neighbours, OneThatHangsAmongOthersFailsAlone) {
   const auto device = open_device("cpu");
-  const auto drawn = random_neighbours(kSeed, 0, 5, device->info(), "fake_device_fault");
+  const auto drawn = random_neighbours(kSeed, 0, 5, device->info());
   ASSERT_TRUE(drawn);
-  const NeighbourVerdict verdict = judge_neighbours(*device, *drawn, "fake_device_fault");
-  EXPECT_TRUE(verdict.faulted);
+  const NeighbourVerdict verdict = judge_neighbours(*drawn, [](std::size_t which) -> NeighbourAnswer {
+    return {which == 2 ? "no answer after 180 s" : "", "", false};
+  });
   EXPECT_EQ(verdict.compared, 5);
-  ASSERT_EQ(verdict.different.size(), 5u);
-  EXPECT_NE(verdict.different.front().find("illegal memory access"), std::string::npos) << verdict.different.front();
+  ASSERT_EQ(verdict.different.size(), 1u);
+  EXPECT_EQ(verdict.different[0], drawn->neighbourhoods[2].words() + ": no answer after 180 s");
+}
+
+// A child that was started anew has not run the sequence alone.
+TEST(Neighbours, WhicheverIsAskedForFirstHasTheSameData) {
+  const auto device = open_device("emulator:sm_80");
+  const std::string pinned = "sm80_decode_fwd:split_keys=0,min_blocks=1";
+  const auto drawn = random_neighbours(kSeed, 0, 5, device->info(), pinned);
+  ASSERT_TRUE(drawn);
+  NeighbourJudge in_order(*device, *drawn, pinned);
+  std::string last;
+  for (std::size_t which = 0; which < drawn->neighbourhoods.size(); ++which) last = in_order.judge(which).different;
+  NeighbourJudge anew(*device, *drawn, pinned);
+  EXPECT_EQ(anew.judge(drawn->neighbourhoods.size() - 1).different, last);
 }
 
 // A warp caps its scores one of two ways, by its largest: that of a key or row behind the sequence must not count.
@@ -96,7 +139,7 @@ TEST(Neighbours, WhatLiesBehindASequenceDoesNotDecideHowItsScoresAreCapped) {
     if (alone.softcap.value_or(0) < 30 || !alone.ragged() || drawn->lengths.q <= kFewInvariantRows) continue;
     if (neighbour_candidate(alone, device->info()).family->name() != "sm90_fwd") continue;
     ++judged;
-    const NeighbourVerdict verdict = judge_neighbours(*device, *drawn);
+    const NeighbourVerdict verdict = judge_here(*device, *drawn);
     EXPECT_TRUE(verdict.different.empty()) << alone.id() << ": " << verdict.different.front();
   }
   EXPECT_EQ(judged, 8);

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "lab/fake.h"
 #include "lab/process/worker.h"
+#include "lab/verify/worker_tasks.h"
 
 int main(int argc, char** argv) {
   const std::string device = argc > 3 ? argv[3] : "";
@@ -59,5 +60,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   const flashcore::test::AllFakeFamilies families;
-  return flashcore::serve(*fake);
+  // The CPU beside families that misbehave: what needs a right kernel as well has cpu_fwd.
+  if (device == "cpu") return flashcore::worker_main(device, flashcore::verify_tasks());
+  return flashcore::serve(*fake, flashcore::verify_tasks());
 }

@@ -142,6 +142,15 @@ TEST(Worker, CanBeCancelledInTheMiddle) {
   EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, Ended::kPassed);
 }
 
+TEST(Worker, ATaskThatItDoesNotKnowIsAFailureAndTheNextRequestGetsAFreshChild) {
+  Worker worker = make_worker();
+  const TaskOutcome outcome = worker.run_task("no such task", nlohmann::json::object(), 30);
+  EXPECT_TRUE(outcome.answer.is_null());
+  EXPECT_TRUE(mentions(outcome.failure, "could not be read")) << outcome.failure;
+  EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, Ended::kPassed);
+  EXPECT_EQ(worker.restarts(), 1);
+}
+
 // Nobody must be left behind computing on a GPU when the parent is killed.
 TEST(Worker, TheChildDiesWithItsParent) {
   int ends[2];

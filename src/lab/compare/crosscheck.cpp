@@ -12,6 +12,8 @@ namespace {
 
 using nlohmann::json;
 
+// fp64 rows are sampled beyond this: what is asked is whether the candidate comes to its outputs.
+constexpr double kGuardFlops = 2e8;
 // A ceiling is itself measured, to about 3%.
 constexpr double kCeilingTolerance = 0.03;
 // A library's large multiply comes that near to the peak of its machine; far below, it says nothing of the ceiling.
@@ -246,6 +248,20 @@ json crosscheck_json(const CrosscheckResult& r) {
                              {"others_busy", r.engine.others_busy}}},
                            {"methods", methods},
                            {"ceilings", ceilings}});
+}
+
+std::string why_not_launched(Worker& worker, const NamedProblem& named, const Candidate& candidate,
+                             double timeout_seconds) {
+  EvaluateRequest request;
+  request.problem = named.problem;
+  request.problem_name = named.name;
+  request.candidate = candidate.print();
+  request.phase = Phase::kCheck;
+  request.level = GateLevel::kQuick;
+  request.time = false;
+  request.max_reference_flops = kGuardFlops;
+  const Trial trial = worker.evaluate(request, timeout_seconds);
+  return trial.ended == Ended::kCrashed || trial.ended == Ended::kTimeout ? trial.message : "";
 }
 
 }  // namespace flashcore

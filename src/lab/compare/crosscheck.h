@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "core/suite.h"
 #include "lab/gates/pair.h"
+#include "lab/process/worker.h"
 #include "lab/statistics/statistics.h"
 
 namespace flashcore {
@@ -79,7 +81,7 @@ CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceili
 
 struct CrosscheckResult {
   std::string wrong;         // what is wrong with the timed outputs: then nothing is judged
-  std::string failed;        // the kernel did not compile, or faulted: nothing was timed
+  std::string failed;        // the kernel did not compile, faulted, crashed or hung: nothing was timed
   bool interrupted = false;  // before all had their turn
   EngineReading engine;
   std::vector<MethodVerdict> methods;
@@ -90,6 +92,11 @@ struct CrosscheckResult {
   std::string why() const;
 };
 nlohmann::json crosscheck_json(const CrosscheckResult& result);
+
+// Why a candidate must not be launched in this process: it crashed or hung in the worker's. Empty: it did not. An
+// incorrect one is left to time_in_process, which says so of the timed outputs. Throws as Worker::evaluate.
+std::string why_not_launched(Worker& worker, const NamedProblem& named, const Candidate& candidate,
+                             double timeout_seconds = 0);
 
 // The engine, a plain loop around the launch, and repetitions as Google Benchmark makes them, in rounds of random
 // order. On a GPU the engine's cold regime, too. `stop` is asked between rounds; fewer rounds are an honest answer.

@@ -86,6 +86,16 @@ double default_timeout_seconds(const EvaluateRequest& request) {
   return 120 + 20 * std::max(request.max_seconds, 3.0) + reference + rows;
 }
 
+double launch_timeout_seconds(const PlacedProblem& problem, const DeviceLimits& limits) {
+  // 128 rows and 4096 keys of head dim 64 took an emulated kernel 0.6 s on two cores: 2e8 a second.
+  constexpr double kSlowEmulation = 1e7;
+  EvaluateRequest request;
+  request.problem = problem;
+  request.level = GateLevel::kQuick;
+  request.max_reference_flops = problem.flops();
+  return default_timeout_seconds(request) + (limits.emulated ? problem.flops() / kSlowEmulation : 0);
+}
+
 struct Worker::Impl {
   std::string device_name, executable;
   std::unique_ptr<ChildProcess> child;
@@ -279,6 +289,21 @@ Trial Worker::evaluate(const EvaluateRequest& request, double timeout_seconds) {
   return impl_->failed_trial(request, answer);
 }
 
+TaskOutcome Worker::run_task(const std::string& task, const json& request, double timeout_seconds) {
+  if (!impl_->device) impl_->start();
+  TaskOutcome outcome;
+  const Accept accept = [&](const json& message) {
+    if (!message.contains("answer")) return false;
+    outcome.answer = message.at("answer");
+    return outcome.answer.is_object();
+  };
+  const Answer answer = impl_->converse({{"task", task}, {"request", request}}, accept, timeout_seconds);
+  if (answer.accepted && outcome.answer.value("faulted", json()) != json(true)) return outcome;
+  impl_->child.reset();
+  if (!answer.accepted) outcome = {nullptr, answer.message};
+  return outcome;
+}
+
 PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seconds) {
   return impl_->measure_pair({{"pair", request}}, request, timeout_seconds);
 }
@@ -308,7 +333,7 @@ PairOutcome Worker::Impl::measure_pair(json document, const PairRequest& request
   return failed_pair(request, answer);
 }
 
-int serve(Device& device) {
+int serve(Device& device, const WorkerTasks& tasks) {
   // The protocol keeps stdout to itself: whatever a library prints there goes to stderr, where the parent shows it.
   const int protocol = dup(STDOUT_FILENO);
   if (protocol < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return 4;
@@ -332,6 +357,9 @@ int serve(Device& device) {
         auto pair = request.at("pair").get<PairRequest>();
         pair.measure.wrapper = repeat_launches(request.value("repeat_permille", 0));
         tell({{"pair", measure_pair(device, pair, stage)}});
+      } else if (request.contains("task")) {
+        const WorkerTask& task = tasks.at(request.at("task").get<std::string>());
+        tell({{"answer", task(device, request.at("request"), stage)}});
       } else tell({{"trial", evaluate(device, request.get<EvaluateRequest>(), stage)}});
     } catch (const DeviceFault& e) {
       tell({{"fault", e.what()}});
@@ -346,7 +374,7 @@ int serve(Device& device) {
   return 0;
 }
 
-int worker_main(const std::string& device_name) {
+int worker_main(const std::string& device_name, const WorkerTasks& tasks) {
   std::unique_ptr<Device> device;
   try {
     device = open_device(device_name);
@@ -354,7 +382,7 @@ int worker_main(const std::string& device_name) {
     std::cout << dump_line(error_message(e)) << std::endl;
     return 4;
   }
-  return serve(*device);
+  return serve(*device, tasks);
 }
 
 }  // namespace flashcore

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <map>
+#include <memory>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -91,21 +93,8 @@ json count_json(const NeedleCount& count) {
   return {{"found", count.all}, {"by_weight", weights}, {"by_place", places}};
 }
 
-json result_json(const NeedleResult& result) {
-  const NeedleVerdict& v = result.verdict;
-  json promotion;
-  if (const auto p = promotion_of(result.candidate.candidate))
-    promotion = {{"field", p->field}, {"value", p->value}, {"keys", p->keys}};
-  if (!result.failure.empty())
-    return {{"candidate", result.candidate.candidate.print()},
-            {"gated", result.candidate.gated},
-            {"promotion", promotion},
-            {"failure", result.failure},
-            {"verdict", result.words()}};
-  return {{"candidate", result.candidate.candidate.print()},
-          {"gated", result.candidate.gated},
-          {"promotion", promotion},
-          {"needles", count_json(v.found)},
+json verdict_json(const NeedleVerdict& v) {
+  return {{"needles", count_json(v.found)},
           {"lost", v.lost},
           {"drift",
            {{"o_rms", v.drift.o_rms},
@@ -114,81 +103,178 @@ json result_json(const NeedleResult& result) {
             {"lse_max", v.drift.lse_max}}},
           {"limit", {{"o_rms", v.limit.o_rms}, {"lse_max", v.limit.lse_max}}},
           {"finds", v.finds},
-          {"stays", v.stays},
-          {"verdict", v.words()}};
+          {"stays", v.stays}};
 }
 
-class NeedleRunner {
- public:
-  NeedleRunner(Device& device, const NeedleOptions& options) : device_(device), options_(options) {}
+json result_json(const NeedleResult& result) {
+  json promotion;
+  if (const auto p = promotion_of(result.candidate.candidate))
+    promotion = {{"field", p->field}, {"value", p->value}, {"keys", p->keys}};
+  json row = result.failure.empty() ? verdict_json(result.verdict) : json{{"failure", result.failure}};
+  row["candidate"] = result.candidate.candidate.print();
+  row["gated"] = result.candidate.gated;
+  row["promotion"] = std::move(promotion);
+  row["verdict"] = result.words();
+  return row;
+}
 
-  NeedleRun run(std::int64_t seqlen_kv, std::int64_t head_dim) {
-    NeedleRun run;
-    run.problem = {needle_problem(seqlen_kv, head_dim, DType::kE4M3), Layout::kBhsd};
-    const auto candidates = needle_candidates(options_.pinned, run.problem, device_.info(), run.why_none);
-    if (candidates.empty()) return run;
-    // What the machine lacks ends all of it: memory for the data, a compiler.
-    const auto failure = failure_of([&] { judge(candidates, seqlen_kv, head_dim, run); });
-    if (!failure) return run;
-    (failure->lacking ? run.lacking : run.failure) = failure->what;
-    is_over_ = failure->lacking || failure->faulted;
-    return run;
+// The reverse of count_json and verdict_json, of a child's answer.
+NeedleCount needle_count_of(const json& j) {
+  NeedleCount count{j.at("found").get<int>(), {}, {}};
+  for (const json& weight : j.at("by_weight")) count.by_weight.push_back(weight.at("found").get<int>());
+  for (const NeedlePlace place : kNeedlePlaces)
+    count.by_place.push_back(j.at("by_place").at(std::string(to_string(place))).get<int>());
+  return count;
+}
+
+NeedleVerdict needle_verdict_of(const json& j) {
+  NeedleVerdict v;
+  v.found = needle_count_of(j.at("needles"));
+  j.at("lost").get_to(v.lost);
+  const json drift = decode_nonfinite(j.at("drift")), limit = decode_nonfinite(j.at("limit"));
+  drift.at("o_rms").get_to(v.drift.o_rms), drift.at("o_max").get_to(v.drift.o_max);
+  drift.at("lse_rms").get_to(v.drift.lse_rms), drift.at("lse_max").get_to(v.drift.lse_max);
+  limit.at("o_rms").get_to(v.limit.o_rms), limit.at("lse_max").get_to(v.limit.lse_max);
+  j.at("finds").get_to(v.finds), j.at("stays").get_to(v.stays);
+  return v;
+}
+
+// What the child is asked for beside a candidate by its text.
+constexpr const char *kCompileAll = "compile all", *kBf16 = "bf16";
+
+// The child's: the data of a run, and what bf16 gives of it, kept while candidates of the same run are asked for.
+class NeedleChild {
+ public:
+  using Stage = std::function<void(Gate)>;
+
+  json answer(Device& device, const json& request, const Stage& stage) {
+    device_ = &device;
+    stage_ = stage;
+    try {
+      return answer(request);
+    } catch (...) {
+      data_.reset();  // what has failed half way is no state to go on with
+      throw;
+    }
   }
-  // Nothing more can be run here.
-  bool is_over() const { return is_over_; }
 
  private:
-  Device& device_;
-  const NeedleOptions& options_;
-  std::vector<Artifact> artifacts_;                   // of the candidates
-  std::vector<std::optional<KernelFailure>> failed_;  // those that did not compile
-  bool is_over_ = false;
+  Device* device_ = nullptr;
+  Stage stage_;
+  json run_;  // whose data these are
+  std::optional<NeedleData> data_;
+  std::optional<FlatOutputs> bf16_;
+  std::string bf16_by_;
+  std::map<std::string, Artifact> artifacts_;
 
-  void judge(const std::vector<NeedleCandidate>& candidates, std::int64_t seqlen_kv, std::int64_t head_dim,
-             NeedleRun& run) {
-    compile(candidates, run.problem);
-    const NeedleData data = make_needle_data(seqlen_kv, head_dim, options_.seed);
-    run.needles = static_cast<int>(data.needles.size());
-    const FlatOutputs bf16 = outputs_of_bf16(data, run.bf16);
-    run.bf16_found = count_found(data, bf16.o);
-    for (std::size_t i = 0; i < candidates.size() && !options_.stop() && !is_over_; ++i) {
-      FlatOutputs outputs;
-      std::optional<KernelFailure> failure = failed_[i];
-      if (!failure)
-        failure = failure_of([&] {
-          outputs = run_on(device_, candidates[i].candidate, artifacts_[i], data.quantised, data.quantised_inputs);
-        });
-      if (!failure) {
-        run.results.push_back({candidates[i], judge_needles(data, outputs.o, outputs.lse, bf16.o, bf16.lse)});
-        continue;
+  json answer(const json& request) {
+    const auto what = request.at("what").get<std::string>();
+    json told = {{"failure", ""}, {"lacking", ""}, {"faulted", false}};
+    const auto failure = failure_of([&] {
+      use_run(request.at("run"));
+      if (what == kCompileAll) return compile_all(request.at("candidates").get<std::vector<std::string>>());
+      if (!bf16_) bf16_ = outputs_of_bf16();
+      if (what == kBf16) {
+        told["needles"] = data_->needles.size();
+        told["by"] = bf16_by_;
+        told["found"] = count_json(count_found(*data_, bf16_->o));
+        return;
       }
-      if (failure->lacking) run.lacking = failure->what;
-      else run.results.push_back({candidates[i], {}, failure->what});
-      is_over_ = failure->lacking || failure->faulted;
-    }
+      const FlatOutputs outputs = run(what, data_->quantised, data_->quantised_inputs);
+      told["verdict"] =
+          encode_nonfinite(verdict_json(judge_needles(*data_, outputs.o, outputs.lse, bf16_->o, bf16_->lse)));
+    });
+    if (failure) told[failure->lacking ? "lacking" : "failure"] = failure->what, told["faulted"] = failure->faulted;
+    return told;
   }
 
-  // Side by side, for a kernel of Hopper takes seconds to compile.
-  void compile(const std::vector<NeedleCandidate>& candidates, const Problem& problem) {
-    artifacts_.assign(candidates.size(), {});
-    failed_.assign(candidates.size(), {});
+  void use_run(const json& run) {
+    if (data_ && run_ == run) return;
+    bf16_.reset();
+    artifacts_.clear();
+    data_ = make_needle_data(run.at("seqlen_kv").get<std::int64_t>(), run.at("head_dim").get<std::int64_t>(),
+                             run.at("seed").get<std::uint64_t>());
+    run_ = run;
+  }
+
+  // Side by side, for a kernel of Hopper takes seconds to compile. Who does not compile says so when its turn comes.
+  void compile_all(const std::vector<std::string>& candidates) {
+    if (stage_) stage_(Gate::kCompile);
+    std::vector<std::optional<Artifact>> compiled(candidates.size());
     parallel_for(static_cast<std::int64_t>(candidates.size()), 0, [&](std::int64_t i) {
       const auto at = static_cast<std::size_t>(i);
-      failed_[at] = failure_of(
-          [&] { artifacts_[at] = compile_candidate(candidates[at].candidate, problem, device_.info().limits); });
+      (void)failure_of([&] { compiled[at] = compile(candidates[at], data_->quantised); });
     });
+    for (std::size_t i = 0; i < candidates.size(); ++i)
+      if (compiled[i]) artifacts_[candidates[i]] = std::move(*compiled[i]);
   }
 
-  FlatOutputs outputs_of_bf16(const NeedleData& data, std::string& by) {
+  Artifact compile(const std::string& candidate, const PlacedProblem& problem) const {
+    const DeviceLimits& limits = device_->info().limits;
+    return compile_candidate(parse_candidate(candidate, problem, limits), problem, limits);
+  }
+
+  FlatOutputs run(const std::string& text, const PlacedProblem& problem, const AttentionInputs& inputs) {
+    if (stage_) stage_(Gate::kCompile);
+    const auto known = artifacts_.find(text);
+    const Artifact artifact = known == artifacts_.end() ? compile(text, problem) : known->second;
+    if (stage_) stage_(Gate::kCorrectness);
+    return run_on(*device_, parse_candidate(text, problem, device_->info().limits), artifact, problem, inputs);
+  }
+
+  FlatOutputs outputs_of_bf16() {
     // The emulator would take minutes for what fp64 has beside it already.
-    if (device_.info().limits.emulated) {
-      by = "idealised";
-      return {data.reference.ideal_o, data.reference.ideal_lse};
+    if (device_->info().limits.emulated) {
+      bf16_by_ = "idealised";
+      return {data_->reference.ideal_o, data_->reference.ideal_lse};
     }
-    const Candidate candidate = dispatch(data.exact, device_.info()).candidate;
-    by = candidate.print();
-    return run_on(device_, candidate, compile_candidate(candidate, data.exact, device_.info().limits), data.exact,
-                  data.exact_inputs);
+    bf16_by_ = dispatch(data_->exact, device_->info()).candidate.print();
+    return run(bf16_by_, data_->exact, data_->exact_inputs);
+  }
+};
+
+// The parent's.
+class NeedleRunner {
+ public:
+  NeedleRunner(Worker& worker, const NeedleOptions& options) : worker_(worker), options_(options) {}
+
+  // Into `run`, so that who stops it in the middle has what was done.
+  void run(std::int64_t seqlen_kv, std::int64_t head_dim, NeedleRun& run) {
+    run.problem = {needle_problem(seqlen_kv, head_dim, DType::kE4M3), Layout::kBhsd};
+    const auto candidates = needle_candidates(options_.pinned, run.problem, worker_.device(), run.why_none);
+    if (candidates.empty()) return;
+    request_ = {{"run", {{"seqlen_kv", seqlen_kv}, {"head_dim", head_dim}, {"seed", options_.seed}}}};
+    for (const NeedleCandidate& each : candidates) request_["candidates"].push_back(each.candidate.print());
+    (void)ask(run, kCompileAll);  // a compiler that crashes does it again for the candidate that is to blame
+    const json bf16 = ask(run, kBf16);
+    bf16.at("failure").get_to(run.failure);
+    bf16.at("lacking").get_to(run.lacking);
+    if (!run.failure.empty() || !run.lacking.empty()) return;
+    bf16.at("needles").get_to(run.needles);
+    bf16.at("by").get_to(run.bf16);
+    run.bf16_found = needle_count_of(bf16.at("found"));
+    for (const NeedleCandidate& each : candidates) {
+      if (options_.stop()) return;
+      const json told = ask(run, each.candidate.print());
+      told.at("lacking").get_to(run.lacking);
+      if (!run.lacking.empty()) return;
+      const auto failure = told.at("failure").get<std::string>();
+      run.results.push_back({each, failure.empty() ? needle_verdict_of(told.at("verdict")) : NeedleVerdict{}, failure});
+    }
+  }
+
+ private:
+  Worker& worker_;
+  const NeedleOptions& options_;
+  json request_;
+
+  json ask(const NeedleRun& run, const std::string& what) {
+    request_["what"] = what;
+    const double seconds = options_.timeout_seconds > 0 ? options_.timeout_seconds
+                                                        : launch_timeout_seconds(run.problem, worker_.device().limits);
+    const TaskOutcome outcome = worker_.run_task(kNeedleTask, request_, seconds);
+    if (outcome.answer.is_null()) return {{"failure", outcome.failure}, {"lacking", ""}};
+    return outcome.answer;
   }
 };
 
@@ -225,19 +311,34 @@ std::vector<NeedleCandidate> needle_candidates(const std::string& pinned, const 
   return candidates;
 }
 
-std::vector<NeedleRun> run_needles(Device& device, const NeedleOptions& options) {
-  NeedleRunner runner(device, options);
+std::vector<NeedleRun> run_needles(Worker& worker, const NeedleOptions& options) {
+  NeedleRunner runner(worker, options);
   const int total = static_cast<int>(options.head_dims.size() * options.seqlens_kv.size());
   std::vector<NeedleRun> runs;
   for (const std::int64_t head_dim : options.head_dims)
     for (const std::int64_t seqlen_kv : options.seqlens_kv) {
-      if (options.stop() || runner.is_over()) return runs;
+      // What the machine lacks ends all of it: memory for the data, a compiler.
+      if (options.stop() || (!runs.empty() && !runs.back().lacking.empty())) return runs;
       if (options.progress)
         options.progress(static_cast<int>(runs.size()), total,
                          fmt::format("{} keys of head dim {}", seqlen_kv, head_dim));
-      runs.push_back(runner.run(seqlen_kv, head_dim));
+      runs.emplace_back();
+      try {
+        runner.run(seqlen_kv, head_dim, runs.back());
+      } catch (const Cancelled&) {
+        // The candidate in hand has neither passed nor failed.
+        if (runs.back().results.empty()) runs.pop_back();
+        return runs;
+      }
     }
   return runs;
+}
+
+WorkerTask needle_task() {
+  return
+      [child = std::make_shared<NeedleChild>()](Device& device, const json& request, const NeedleChild::Stage& stage) {
+        return child->answer(device, request, stage);
+      };
 }
 
 json needles_json(const std::vector<NeedleRun>& runs, const NeedleOptions& options, const DeviceInfo& device) {

@@ -10,6 +10,7 @@
 
 #include "device/device.h"
 #include "kernels/family.h"
+#include "lab/process/worker.h"
 #include "lab/verify/needle_data.h"
 
 namespace flashcore {
@@ -72,13 +73,14 @@ struct NeedleOptions {
   std::vector<std::int64_t> seqlens_kv, head_dims;
   std::uint64_t seed = 1;
   std::string pinned;
+  double timeout_seconds = 0;  // of one launch and its judgement; 0: by what it computes
   std::function<void(int done, int total, const std::string& what)> progress = {};
   std::function<bool()> stop = [] { return false; };
 };
 struct NeedleResult {
   NeedleCandidate candidate;
   NeedleVerdict verdict;
-  std::string failure = {};  // it did not compile, or faulted: there is no verdict
+  std::string failure = {};  // it did not compile, faulted, crashed or hung: there is no verdict
   bool passed() const { return failure.empty() && verdict.passed(); }
   std::string words() const { return failure.empty() ? verdict.words() : failure.substr(0, failure.find('\n')); }
 };
@@ -89,12 +91,16 @@ struct NeedleRun {
   NeedleCount bf16_found;
   std::vector<NeedleResult> results;
   std::string why_none;  // no candidate
-  std::string failure;   // what bf16 counts by did not compile, or faulted: nothing is judged
+  std::string failure;   // what bf16 counts by gave no outputs: nothing is judged
   std::string lacking;   // what the machine had not: no run came after this one
 };
-// One run for each head dim and length, in this order; those that were done where `stop` says so. A kernel that does
-// not compile fails alone; one that faults ends the runs as well, since its device launches nothing more.
-std::vector<NeedleRun> run_needles(Device& device, const NeedleOptions& options);
+// One run for each head dim and length, in this order; those that were done where `stop` says so. Each candidate is
+// launched in the worker's child, so that one that faults, crashes or hangs fails alone. Throws as Worker::run_task,
+// but for Cancelled, which ends the runs.
+std::vector<NeedleRun> run_needles(Worker& worker, const NeedleOptions& options);
+// The child's side.
+inline constexpr const char* kNeedleTask = "needle";
+WorkerTask needle_task();
 // {"schema": "flashcore.needles/1", ...}.
 nlohmann::json needles_json(const std::vector<NeedleRun>& runs, const NeedleOptions& options, const DeviceInfo& device);
 

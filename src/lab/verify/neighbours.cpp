@@ -173,18 +173,10 @@ PlacedProblem own_problem(const NeighbourCase& given) {
   return dense;
 }
 
-struct Bits {
-  std::vector<float> o, lse;  // of each head, row by row
-  bool operator==(const Bits& other) const {
-    return std::memcmp(o.data(), other.o.data(), o.size() * sizeof(float)) == 0 &&
-           std::memcmp(lse.data(), other.lse.data(), lse.size() * sizeof(float)) == 0;
-  }
-};
-
-Bits bits_of(const NeighbourCase& given, const Neighbourhood& n, const AttentionOutputs& outputs) {
+NeighbourBits bits_of(const NeighbourCase& given, const Neighbourhood& n, const AttentionOutputs& outputs) {
   const std::int64_t batch = n.problem.ragged() ? 0 : n.place, first = n.problem.ragged() ? first_of(n).q : 0,
                      rows = outputs.o.layout.rows;
-  Bits bits;
+  NeighbourBits bits;
   for (std::int64_t head = 0; head < n.problem.heads_q; ++head)
     for (std::int64_t row = first; row < first + given.lengths.q; ++row) {
       for (std::int64_t c = 0; c < outputs.o.layout.columns; ++c) bits.o.push_back(outputs.o.at(batch, head, row, c));
@@ -193,7 +185,7 @@ Bits bits_of(const NeighbourCase& given, const Neighbourhood& n, const Attention
   return bits;
 }
 
-std::string first_difference(const NeighbourCase& given, const Bits& expected, const Bits& found) {
+std::string first_difference(const NeighbourCase& given, const NeighbourBits& expected, const NeighbourBits& found) {
   const auto columns = expected.o.size() / std::max<std::size_t>(1, expected.lse.size());
   for (std::size_t i = 0; i < expected.o.size(); ++i)
     if (std::memcmp(&expected.o[i], &found.o[i], sizeof(float)) != 0) {
@@ -210,48 +202,35 @@ std::string first_difference(const NeighbourCase& given, const Bits& expected, c
 }
 
 // Equal bits of what is wrong, or was never written, would be nothing.
-std::string why_wrong(const PlacedProblem& problem, const AttentionInputs& inputs, const Bits& bits) {
+std::string why_wrong(const PlacedProblem& problem, const AttentionInputs& inputs, const NeighbourBits& bits) {
   const Reference reference = reference_forward(problem, inputs, RowSample{});
   const ErrorBound bound = error_bound(problem, reference);
   const OutputError error = compare(problem, reference, bits.o, bits.lse);
   return is_right(error, bound) ? "" : "it is wrong alone: " + describe_error(error, bound);
 }
 
-class Runner {
- public:
-  Runner(Device& device, const std::string& pinned) : device_(device), pinned_(pinned) {}
+std::unique_ptr<Buffer> lengths_on_device(Device& device, const Neighbourhood& n,
+                                          std::int64_t SequenceLengths::*which) {
+  std::vector<std::int32_t> values;
+  for (const SequenceLengths& each : n.sequences) values.push_back(static_cast<std::int32_t>(each.*which));
+  auto buffer = device.allocate(values.size() * sizeof(std::int32_t));
+  device.upload(buffer->data(), values.data(), values.size() * sizeof(std::int32_t));
+  return buffer;
+}
 
-  Bits run(const NeighbourCase& given, const Neighbourhood& n, const AttentionInputs& inputs) {
-    const Candidate candidate = neighbour_candidate(n.problem, device_.info(), pinned_);
-    const Artifact artifact = compile_candidate(candidate, n.problem, device_.info().limits);
-    const LoadedCandidate loaded(device_, candidate, n.problem, artifact);
-    Operands operands(device_, n.problem);
-    operands.upload(inputs);
-    AttentionArgs args = operands.args();
-    std::unique_ptr<Buffer> rows, keys;
-    if (n.problem.ragged() && !n.is_padded) operands.upload_lengths(n.sequences);
-    if (n.is_padded) {
-      rows = lengths_on_device(n, &SequenceLengths::q), keys = lengths_on_device(n, &SequenceLengths::kv);
-      args.seqused_q = static_cast<const std::int32_t*>(rows->data());
-      args.seqused_kv = static_cast<const std::int32_t*>(keys->data());
-    }
-    return bits_of(given, n, launch_once(device_, operands, loaded.bind(args)));
-  }
-
- private:
-  Device& device_;
-  std::string pinned_;
-
-  std::unique_ptr<Buffer> lengths_on_device(const Neighbourhood& n, std::int64_t SequenceLengths::*which) {
-    std::vector<std::int32_t> values;
-    for (const SequenceLengths& each : n.sequences) values.push_back(static_cast<std::int32_t>(each.*which));
-    auto buffer = device_.allocate(values.size() * sizeof(std::int32_t));
-    device_.upload(buffer->data(), values.data(), values.size() * sizeof(std::int32_t));
-    return buffer;
-  }
-};
+// Of a neighbourhood's own, so that its data are the same whichever were judged before.
+Draws draws_of(const NeighbourCase& given, std::size_t which) {
+  Draws random((given.seed * 1'000'003 + which) * 0xd1342543de82ef95ULL + 1);
+  random.next();
+  return random;
+}
 
 }  // namespace
+
+bool NeighbourBits::operator==(const NeighbourBits& other) const {
+  return std::memcmp(o.data(), other.o.data(), o.size() * sizeof(float)) == 0 &&
+         std::memcmp(lse.data(), other.lse.data(), lse.size() * sizeof(float)) == 0;
+}
 
 std::string Neighbourhood::words() const {
   return fmt::format("{} of {} in {}{}", place + 1, sequences.size(), problem.id(), is_padded ? ", padded" : "");
@@ -283,40 +262,116 @@ std::optional<NeighbourCase> random_neighbours(std::uint64_t seed, std::uint64_t
   return std::nullopt;
 }
 
-NeighbourVerdict judge_neighbours(Device& device, const NeighbourCase& given, const std::string& pinned) {
-  NeighbourVerdict verdict;
-  Runner runner(device, pinned);
-  Draws random(given.seed);
+struct NeighbourJudge::Impl {
+  Device& device;
+  NeighbourCase given;
+  std::string pinned;
+  PlacedProblem problem;  // the sequence's own
+  AttentionInputs own;
+  std::optional<NeighbourBits> alone;
+
+  NeighbourBits run(std::size_t which, const Stage& stage) {
+    const Neighbourhood& n = given.neighbourhoods[which];
+    Draws random = draws_of(given, which);
+    const AttentionInputs inputs = inputs_of(given, n, own, random);
+    if (stage) stage(Gate::kCompile);
+    const Candidate candidate = neighbour_candidate(n.problem, device.info(), pinned);
+    const Artifact artifact = compile_candidate(candidate, n.problem, device.info().limits);
+    if (stage) stage(Gate::kCorrectness);
+    const LoadedCandidate loaded(device, candidate, n.problem, artifact);
+    Operands operands(device, n.problem);
+    operands.upload(inputs);
+    AttentionArgs args = operands.args();
+    std::unique_ptr<Buffer> rows, keys;
+    if (n.problem.ragged() && !n.is_padded) operands.upload_lengths(n.sequences);
+    if (n.is_padded) {
+      rows = lengths_on_device(device, n, &SequenceLengths::q),
+      keys = lengths_on_device(device, n, &SequenceLengths::kv);
+      args.seqused_q = static_cast<const std::int32_t*>(rows->data());
+      args.seqused_kv = static_cast<const std::int32_t*>(keys->data());
+    }
+    return bits_of(given, n, launch_once(device, operands, loaded.bind(args)));
+  }
+};
+
+NeighbourJudge::NeighbourJudge(Device& device, NeighbourCase given, std::string pinned) {
   const PlacedProblem problem = own_problem(given);
-  const AttentionInputs own = make_inputs(problem, Pattern::kNormal, given.seed);
-  std::optional<Bits> alone;
-  for (const Neighbourhood& n : given.neighbourhoods) {
-    Bits bits;
-    const auto failure = failure_of([&] { bits = runner.run(given, n, inputs_of(given, n, own, random)); });
-    if (failure) verdict.faulted = failure->faulted;
-    if (failure && failure->lacking) {
-      verdict.lacking = failure->what;
+  AttentionInputs own = make_inputs(problem, Pattern::kNormal, given.seed);
+  impl_.reset(new Impl{device, std::move(given), std::move(pinned), problem, std::move(own), {}});
+}
+
+NeighbourJudge::~NeighbourJudge() = default;
+
+NeighbourAnswer NeighbourJudge::judge(std::size_t which, const Stage& stage) {
+  NeighbourBits bits;
+  const auto failure = failure_of([&] {
+    if (!impl_->alone) impl_->alone = impl_->run(0, stage);
+    bits = which == 0 ? *impl_->alone : impl_->run(which, stage);
+  });
+  if (failure && failure->lacking) return {"", failure->what, false};
+  if (failure) return {failure->what, "", failure->faulted};
+  if (which == 0) return {why_wrong(impl_->problem, impl_->own, bits), "", false};
+  return {bits == *impl_->alone ? "" : first_difference(impl_->given, *impl_->alone, bits), "", false};
+}
+
+NeighbourVerdict judge_neighbours(const NeighbourCase& given, const AskNeighbour& ask) {
+  NeighbourVerdict verdict;
+  const std::size_t all = given.neighbourhoods.size();
+  for (std::size_t which = 0; which < all; ++which) {
+    const NeighbourAnswer answer = ask(which);
+    verdict.lacking = answer.lacking;
+    if (!verdict.lacking.empty()) return verdict;
+    if (which == 0 && !answer.different.empty()) {
+      verdict.compared = static_cast<int>(all) - 1;
+      verdict.different.assign(all - 1, answer.different);
       return verdict;
     }
-    if (failure && alone) {
-      ++verdict.compared;
-      verdict.different.push_back(n.words() + ": " + failure->what);
-      if (failure->faulted) return verdict;
-      continue;
-    }
-    if (!alone) {
-      alone = bits;
-      const std::string wrong = failure ? failure->what : why_wrong(problem, own, bits);
-      if (wrong.empty()) continue;
-      verdict.compared = static_cast<int>(given.neighbourhoods.size()) - 1;
-      verdict.different.assign(static_cast<std::size_t>(verdict.compared), wrong);
-      return verdict;
-    }
+    if (which == 0) continue;
     ++verdict.compared;
-    if (bits == *alone) continue;
-    verdict.different.push_back(n.words() + ": " + first_difference(given, *alone, bits));
+    if (!answer.different.empty())
+      verdict.different.push_back(given.neighbourhoods[which].words() + ": " + answer.different);
   }
   return verdict;
+}
+
+AskNeighbour ask_worker(Worker& worker, const NeighbourName& name, const NeighbourCase& given, double timeout_seconds) {
+  return [&worker, name, given, timeout_seconds](std::size_t which) -> NeighbourAnswer {
+    const nlohmann::json request = {{"seed", name.seed},
+                                    {"index", name.index},
+                                    {"neighbourhoods", name.neighbourhoods},
+                                    {"pinned", name.pinned},
+                                    {"which", which}};
+    const double limit = timeout_seconds > 0
+                             ? timeout_seconds
+                             : launch_timeout_seconds(given.neighbourhoods.at(which).problem, worker.device().limits);
+    const TaskOutcome outcome = worker.run_task(kNeighbourTask, request, limit);
+    if (outcome.answer.is_null()) return {outcome.failure, "", false};
+    return {outcome.answer.at("different").get<std::string>(), outcome.answer.at("lacking").get<std::string>(),
+            outcome.answer.at("faulted").get<bool>()};
+  };
+}
+
+// Keeps the latest case, whose neighbourhoods are asked for one after the other.
+WorkerTask neighbour_task() {
+  struct Latest {
+    nlohmann::json name;
+    std::unique_ptr<NeighbourJudge> judge;
+  };
+  return [latest = std::make_shared<Latest>()](Device& device, const nlohmann::json& request,
+                                               const NeighbourJudge::Stage& stage) -> nlohmann::json {
+    nlohmann::json name = request;
+    name.erase("which");
+    if (!latest->judge || latest->name != name) {
+      const auto pinned = request.at("pinned").get<std::string>();
+      auto drawn = random_neighbours(request.at("seed").get<std::uint64_t>(), request.at("index").get<std::uint64_t>(),
+                                     request.at("neighbourhoods").get<int>(), device.info(), pinned);
+      if (!drawn) throw_internal("no neighbours are drawn of {}", name.dump());
+      latest->judge = std::make_unique<NeighbourJudge>(device, std::move(*drawn), pinned);
+      latest->name = std::move(name);
+    }
+    const NeighbourAnswer answer = latest->judge->judge(request.at("which").get<std::size_t>(), stage);
+    return {{"different", answer.different}, {"lacking", answer.lacking}, {"faulted", answer.faulted}};
+  };
 }
 
 }  // namespace flashcore

@@ -2,6 +2,8 @@
 // Whether a sequence's results keep their bits among other neighbours: the promise of kernels/batch_invariant.h, tried.
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "core/operands.h"
 #include "device/device.h"
 #include "kernels/family.h"
+#include "lab/process/worker.h"
 
 namespace flashcore {
 
@@ -40,14 +43,60 @@ std::optional<NeighbourCase> random_neighbours(std::uint64_t seed, std::uint64_t
 // see what others do.
 Candidate neighbour_candidate(const Problem& problem, const DeviceInfo& device, const std::string& pinned = {});
 
+// What the sequence gets: of each head, row by row. NaN of equal bits are equal.
+struct NeighbourBits {
+  std::vector<float> o, lse;
+  bool operator==(const NeighbourBits& other) const;
+};
+
+// Of one neighbourhood.
+struct NeighbourAnswer {
+  // What is wrong: bits that differ, a kernel without outputs; of the sequence alone, outputs that are wrong.
+  std::string different;
+  std::string lacking;   // what the machine had not: nothing is judged
+  bool faulted = false;  // the device launches nothing more
+};
+
+// On a device of this process.
+class NeighbourJudge {
+ public:
+  using Stage = std::function<void(Gate)>;  // as evaluate() (lab/gates/evaluate.h)
+
+  NeighbourJudge(Device& device, NeighbourCase given, std::string pinned);
+  ~NeighbourJudge();
+  NeighbourJudge(const NeighbourJudge&) = delete;
+  NeighbourJudge& operator=(const NeighbourJudge&) = delete;
+
+  // Of given.neighbourhoods[which]. Whoever did not ask for the first one before has it run all the same.
+  NeighbourAnswer judge(std::size_t which, const Stage& stage = {});
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 struct NeighbourVerdict {
   int compared = 0;  // neighbourhoods beside the first
-  // Of which bits differ: which, where first, and by how much; all if it is wrong. A kernel that does not compile, or
-  // faults, has no bits.
+  // Of which bits differ: which, where first, and by how much; all if it is wrong alone. A kernel that does not
+  // compile, faults or hangs has no bits.
   std::vector<std::string> different;
-  bool faulted = false;  // the device launches nothing more; neighbourhoods after that one are not compared
-  std::string lacking;   // what the machine had not: so are they then
+  std::string lacking;  // what the machine had not: neighbourhoods after that one are not compared
 };
-NeighbourVerdict judge_neighbours(Device& device, const NeighbourCase& given, const std::string& pinned = {});
+using AskNeighbour = std::function<NeighbourAnswer(std::size_t which)>;
+NeighbourVerdict judge_neighbours(const NeighbourCase& given, const AskNeighbour& ask);
+
+// Asks a NeighbourJudge in a child process, which ends after `timeout_seconds` of one neighbourhood (0: by what that
+// computes): a hang or a crash is an answer as others are. `given` is the case that (seed, index, neighbourhoods,
+// pinned) name on the worker's device. Throws as Worker::run_task.
+struct NeighbourName {
+  std::uint64_t seed = 0, index = 0;
+  int neighbourhoods = 0;
+  std::string pinned = {};
+};
+AskNeighbour ask_worker(Worker& worker, const NeighbourName& name, const NeighbourCase& given,
+                        double timeout_seconds = 0);
+// The child's side.
+inline constexpr const char* kNeighbourTask = "neighbour";
+WorkerTask neighbour_task();
 
 }  // namespace flashcore
