@@ -7,6 +7,7 @@
 #include "core/environment_error.h"
 #include "core/error.h"
 #include "kernels/source_hash.h"
+#include "lab/record/digest.h"
 #include "lab/record/machine.h"
 #include "lab/record/trial.h"
 #include "lab/verify/planted.h"
@@ -79,11 +80,13 @@ int check_planted(const CheckOptions& options) {
                        {"gate", fault.gate},
                        {"check", fault.check ? word_of(*fault.check) : ""},
                        {"caught", outcome.caught},
+                       {"lacking", outcome.lacking},
                        {"what", outcome.what}});
   }
   console.end_progress();
   console.table(table);
   write_json(options.common, {{"schema", "flashcore.planted/1"},
+                              {kDigest, ""},
                               {"device", device.key},
                               {"device_name", device.name},
                               {"driver", device.driver},

@@ -11,7 +11,9 @@
 #include "core/foreign_text.h"
 #include "lab/compare/crosscheck_tools.h"
 #include "lab/harness/kernel_failure.h"
+#include "lab/record/digest.h"
 #include "lab/record/machine.h"
+#include "lab/verify/judged_file.h"
 
 namespace flashcore::cli {
 
@@ -198,11 +200,16 @@ int run_crosscheck(const CrosscheckArguments& options) {
     row["name"] = named.name;
     row["candidate"] = candidate.print();
     row["limit"] = limit;
-    row["device"] = {{"key", device->info().key}, {"name", device->info().name}, {"id", device->info().id}};
+    row["device"] = device->info();
+    row[kCandidateHash] = candidate_hash_of(candidate.print(), named.problem, device->info().limits);
     results.push_back(std::move(row));
   }
   for (const std::string& reason : skipped) console.line("skipped {}", reason);
-  write_json(common, {{"schema", "flashcore.crosscheck/1"}, {"results", results}, {"skipped", skipped}});
+  write_json(common, {{"schema", "flashcore.crosscheck/1"},
+                      {kDigest, ""},
+                      {"jobs", jobs.size()},
+                      {"results", results},
+                      {"skipped", skipped}});
   if (!lacking.empty()) print_error(lacking);
   console.summary("{} cross-checked within {:.1f}%: {} with a disagreement that nothing explains, {} not judged{}{}{}",
                   plural(static_cast<std::int64_t>(results.size()), "problem"), 100 * limit, disagrees,

@@ -10,6 +10,8 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "lab/process/worker.h"
+#include "lab/record/digest.h"
+#include "lab/verify/judged_file.h"
 
 namespace flashcore::cli {
 namespace {
@@ -100,6 +102,8 @@ int run_invert(const InvertArguments& arguments) {
       console.end_progress();
       print_inversion(console, options, result);
       results.push_back(invert_json(options, result));
+      results.back()[kCandidateHash] =
+          candidate_hash_of(options.candidate, options.problem.problem, result.device.limits);
       if (!result.why_not.empty()) worst = kFailed;
       else if (result.ranked.empty() && worst == kDone) worst = kNotJudged;
       stopped = result.stopped;
@@ -111,7 +115,7 @@ int run_invert(const InvertArguments& arguments) {
   }
   console.end_progress();
   if (stopped) console.summary("stopped before the end{}", stopped_by());
-  write_json(common, {{"schema", kInvertSchema}, {"results", results}, {"interrupted", stopped}});
+  write_json(common, {{"schema", kInvertSchema}, {kDigest, ""}, {"results", results}, {"interrupted", stopped}});
   return stopped && worst == kDone ? static_cast<int>(kNotJudged) : worst;
 }
 

@@ -5,8 +5,10 @@
 
 #include "cli/profile.h"
 #include "core/error.h"
+#include "kernels/source_hash.h"
 #include "lab/diagnose/slow.h"
 #include "lab/process/worker.h"
+#include "lab/record/digest.h"
 #include "lab/record/trial.h"
 
 namespace flashcore::cli {
@@ -103,6 +105,8 @@ int profile_planted(const ProfileArguments& options, const DeviceInfo& device) {
   console.end_progress();
   console.table(table);
   write_json(options.common, {{"schema", "flashcore.profile-planted/1"},
+                              {kDigest, ""},
+                              {"source_hash", source_hash()},
                               {"device", device.key},
                               {"created_at", now_iso8601()},
                               {"named", tally.named},

@@ -13,8 +13,10 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "lab/record/digest.h"
 #include "lab/record/number_text.h"
 #include "lab/report/timeline_page.h"
+#include "lab/verify/judged_file.h"
 
 namespace flashcore::cli {
 
@@ -115,7 +117,9 @@ int run_timeline(const TimelineArguments& arguments) {
   if (!timeline.tracks.empty()) print_timeline(console, timeline);
   if (!arguments.trace.empty()) write_file_atomically(arguments.trace, timeline_trace(timeline).dump() + "\n");
   if (!arguments.html.empty()) write_file_atomically(arguments.html, timeline_html(timeline));
-  write_json(common, {{"schema", kTimelineSchema}, {"results", {timeline_json(timeline)}}});
+  nlohmann::json row = timeline_json(timeline);
+  row[kCandidateHash] = candidate_hash_of(timeline.candidate, problem, timeline.device.limits);
+  write_json(common, {{"schema", kTimelineSchema}, {kDigest, ""}, {"results", {std::move(row)}}});
   for (const std::string& fault : timeline.faults) print_error("not to be believed: " + fault);
   if (timeline.dropped > 0)
     print_warning(fmt::format("{} records found no place: lanes show the beginning only; record fewer CTAs with --ctas",

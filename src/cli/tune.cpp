@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "lab/harness/patch.h"
+#include "lab/record/digest.h"
 #include "lab/tune/user_table.h"
 
 namespace flashcore::cli {
@@ -317,6 +318,8 @@ int run_tune(const TuneArguments& options) {
   }
   if (!options.record.empty()) keep([&] { record_landscapes(options.record, store, tune_options, console); });
   write_json(options.common, {{"schema", "flashcore.tune/1"},
+                              {kDigest, ""},
+                              {"problems", tune_options.suite.problems.size()},
                               {"run", result.run},
                               {"store", store.path().string()},
                               {"interrupted", result.interrupted},

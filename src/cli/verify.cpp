@@ -7,7 +7,10 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
+#include "lab/compare/aa.h"
 #include "lab/compare/bench.h"
+#include "lab/diagnose/diagnosis_files.h"
 
 namespace flashcore::cli {
 
@@ -23,9 +26,20 @@ Painted verdict_of(const Verification& v, const Console& console) {
   if (!v.wrong.empty()) return console.paint("WRONG", Tone::kBad);
   if (!v.stale.empty()) return console.paint("STALE", Tone::kBad);
   if (!v.unknown.empty()) return console.paint("UNKNOWN", Tone::kBad);
+  if (!v.incomplete.empty()) return console.paint("INCOMPLETE", Tone::kBad);
   if (v.timed == 0) return console.paint("EMPTY", Tone::kBad);
   if (!v.without_samples.empty()) return console.paint("UNCONFIRMED", Tone::kBad);
   return console.paint("fresh", Tone::kGood);
+}
+
+// Tables of times by all that their rows rest on; other files by what their schema has them say.
+Verification verify_any(const std::string& file, bool recompute) {
+  const nlohmann::json document = parse_json(read_file(file), file);
+  const auto schema = document.is_object() ? document.value("schema", nlohmann::json()) : nlohmann::json();
+  if (schema == kBenchSchema || schema == kAaSelfTestSchema) return verify_results(file, recompute);
+  FileJudges judges = check_file_judges();
+  judges.merge(diagnosis_file_judges());
+  return judge_by_schema(document, file, judges);
 }
 
 struct VerifyArguments {
@@ -67,10 +81,10 @@ int verify(const VerifyArguments& options) {
   Console console(common.quiet, json_on_stdout(common));
   // All are read before any verdict is printed: an unreadable file must not hide behind one.
   std::vector<Verification> verifications;
-  for (const std::string& file : files) verifications.push_back(verify_results(file, recompute));
+  for (const std::string& file : files) verifications.push_back(verify_any(file, recompute));
   if (recording) {
     record(files, rederive, console);
-    for (std::size_t i = 0; i < files.size(); ++i) verifications[i] = verify_results(files[i], recompute);
+    for (std::size_t i = 0; i < files.size(); ++i) verifications[i] = verify_any(files[i], recompute);
   }
   nlohmann::json results = nlohmann::json::array();
   std::size_t failed = 0, unjudged = 0, not_passed = 0;
@@ -102,6 +116,7 @@ int verify(const VerifyArguments& options) {
                        {"reason", v.reason},
                        {"stale", rows_json(v.stale)},
                        {"unknown", rows_json(v.unknown)},
+                       {"incomplete", v.incomplete},
                        {"same_code", rows_json(v.same_code)},
                        {"wrong", v.wrong},
                        {"without_samples", v.without_samples},

@@ -59,6 +59,7 @@ struct Verification {
   std::vector<StaleRow> stale;
   std::vector<StaleRow> unknown;  // neither fresh nor stale: their text has changed, and their code cannot be compared
   std::vector<StaleRow> same_code;  // fresh: their text has changed, and compiles to the same machine code
+  std::string incomplete;           // why it is no whole run; never fresh. Not asked of flashcore.bench/1
   std::vector<std::string> wrong;   // what does not hold together (lab/verify/audit.h, claims.h); never fresh
   // Problems with speed-ups over peers and no raw samples: nobody can check those figures. Fresh or not, never
   // confirmed.

@@ -66,7 +66,7 @@ json timeline_json(const Timeline& timeline) {
                     {"is_wait", is_wait(sum.activity)}});
   return {{"problem", timeline.problem.id()},
           {"candidate", timeline.candidate},
-          {"device", {{"key", timeline.device.key}, {"name", timeline.device.name}, {"id", timeline.device.id}}},
+          {"device", timeline.device},
           {"unit", timeline.unit()},
           {"clock_mhz", timeline.clock_mhz},
           {"launched_ctas", timeline.launched_ctas},

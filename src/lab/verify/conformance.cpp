@@ -13,6 +13,7 @@
 #include "kernels/conformance/params.h"
 #include "kernels/embedded.h"
 #include "lab/process/isolate.h"
+#include "lab/record/digest.h"
 #include "lab/record/trial.h"
 #include "lab/verify/conformance_recorded.h"
 
@@ -297,6 +298,7 @@ json conformance_json(const ConformanceRun& run) {
     if (words != run.outputs.end())
       document["outputs"][test.name] = {{"hash", conformance_hash(test)}, {"words", hex_of(words->second)}};
   }
+  seal(document);
   return document;
 }
 

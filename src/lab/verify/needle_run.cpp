@@ -11,8 +11,10 @@
 #include "kernels/source_hash.h"
 #include "lab/gates/calls.h"
 #include "lab/harness/kernel_failure.h"
+#include "lab/record/digest.h"
 #include "lab/record/json_io.h"
 #include "lab/record/trial.h"
+#include "lab/verify/judged_file.h"
 #include "lab/verify/needles.h"
 
 namespace flashcore {
@@ -106,12 +108,13 @@ json verdict_json(const NeedleVerdict& v) {
           {"stays", v.stays}};
 }
 
-json result_json(const NeedleResult& result) {
+json result_json(const NeedleResult& result, const PlacedProblem& problem, const DeviceLimits& limits) {
   json promotion;
   if (const auto p = promotion_of(result.candidate.candidate))
     promotion = {{"field", p->field}, {"value", p->value}, {"keys", p->keys}};
   json row = result.failure.empty() ? verdict_json(result.verdict) : json{{"failure", result.failure}};
   row["candidate"] = result.candidate.candidate.print();
+  row[kCandidateHash] = candidate_hash_of(result.candidate.candidate.print(), problem, limits);
   row["gated"] = result.candidate.gated;
   row["promotion"] = std::move(promotion);
   row["verdict"] = result.words();
@@ -345,7 +348,8 @@ json needles_json(const std::vector<NeedleRun>& runs, const NeedleOptions& optio
   json results = json::array();
   for (const NeedleRun& run : runs) {
     json candidates = json::array();
-    for (const NeedleResult& result : run.results) candidates.push_back(result_json(result));
+    for (const NeedleResult& result : run.results)
+      candidates.push_back(result_json(result, run.problem, device.limits));
     json bf16;
     if (!run.bf16_found.by_place.empty()) bf16 = {{"by", run.bf16}, {"needles", count_json(run.bf16_found)}};
     results.push_back({{"problem", run.problem.id()},
@@ -359,10 +363,14 @@ json needles_json(const std::vector<NeedleRun>& runs, const NeedleOptions& optio
                        {"candidates", candidates}});
   }
   return encode_nonfinite({{"schema", "flashcore.needles/1"},
+                           {kDigest, ""},
                            {"device", device},
                            {"source_hash", source_hash()},
                            {"measured_at", now_iso8601()},
                            {"seed", options.seed},
+                           {"pinned", options.pinned},
+                           {"head_dims", options.head_dims},
+                           {"seqlens_kv", options.seqlens_kv},
                            {"allowed_loss", kNeedleLoss},
                            {"results", results}});
 }
