@@ -116,6 +116,7 @@ TEST(Claims, WhatContradictsTheRestIsNamedWithoutADigest) {
       {"has another problem of this name than b1_h8_s33_d64_fp16",
        [](json& row) { row["problem"] = "b1_h8_s33_d64_fp16"; }},
       {"'hot' is not a power condition", [](json& row) { row["condition"] = "hot"; }},
+      {"before a condition was renamed", [](json& row) { row["condition"] = "idle_gap"; }},
       {"its regime is \"warm\"", [](json& row) { row["regime"] = "warm"; }},
       {"is no NVRTC as flashcore names one", [](json& row) { row["compiler"] = "nvcc"; }},
       {"is no NVRTC as flashcore names one", [](json& row) { row["compiler"] = "NVRTC 13.0 (1 bytes) or so"; }},
@@ -185,6 +186,18 @@ TEST(Claims, AConditionIsThatOfItsSessions) {
   row["condition"] = "burst", session["condition"] = "burst";
   EXPECT_EQ(wrong_in(document),
             "small: its condition is \"burst\", and each sample of session 2 took 200 ms (0: a burst)");
+}
+
+// A session that names what is no condition now was compared with nothing where its row names none.
+TEST(Claims, AnUnknownConditionIsNamedAndSoIsNone) {
+  json document = without_digests(honest_document());
+  json& row = document["results"][0];
+  row.erase("condition");
+  EXPECT_EQ(wrong_in(document), "");
+  EXPECT_NE(remarks_on(document).find("no condition is named of small"), std::string::npos) << remarks_on(document);
+  row["measured"][1]["condition"] = "idle_gap";
+  EXPECT_NE(wrong_in(document).find("small: session 2: 'idle_gap' is not a power condition"), std::string::npos)
+      << wrong_in(document);
 }
 
 // Whether dispatch would choose it is asked only of what dispatch chose: with another word stale rows were fresh.

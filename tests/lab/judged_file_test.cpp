@@ -138,6 +138,16 @@ TEST(JudgedFile, Needles) {
   });
 }
 
+TEST(JudgedFile, AConditionThatIsKnownNoMoreIsNamed) {
+  expect_wrong({
+      {"h200/invert_d64.json", [](json& d) { d["results"][0]["condition"] = "idle_gap"; },
+       "'idle_gap' is not a power condition"},
+      {"h100/fp8_few_tiles/tune_b1_h8_s512_d64_e4m3.json",
+       [](json& d) { d["results"][0]["winner"]["timing"]["condition"] = "capped"; },
+       "'capped' is not a power condition"},
+  });
+}
+
 // Of the present source it is known which candidates there are.
 TEST(JudgedFile, ACandidateThatIsTakenOutOfNeedlesIsMissed) {
   json document = read("h100/needles.json");

@@ -98,6 +98,14 @@ TEST(SelfTestFile, OfFewRacesHasNotPassed) {
   EXPECT_NE(v.wrong[0].find("191 races are too few to judge by, 200 are needed"), std::string::npos) << v.wrong[0];
 }
 
+TEST(SelfTestFile, OfAConditionThatIsKnownNoMoreIsNamed) {
+  json document = honest();
+  for (json& part : document["results"]) part["condition"] = "idle_gap";
+  const Verification v = verify_results_text(document.dump(), "f");
+  ASSERT_EQ(v.wrong.size(), 3U);
+  EXPECT_NE(v.wrong[0].find("A against A: 'idle_gap' is not a power condition"), std::string::npos) << v.wrong[0];
+}
+
 TEST(SelfTestFile, ThatDidNotPassSaysSo) {
   json document = honest();
   document["passed"] = document["results"][0]["passed"] = false;

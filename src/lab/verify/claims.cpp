@@ -151,9 +151,10 @@ class ClaimsAudit {
 
   void words() {
     check_word("regime", [](const std::string& word) { parse_regime(word); });
-    check_word("condition", [](const std::string& word) { parse_condition(word); });
+    if (const std::string why = why_unknown_condition(*row_); !why.empty()) complain("{}", why);
     if (const std::string condition = text_in(*row_, "condition"); !condition.empty())
       conditions_[condition].push_back(name_);
+    else if (is_timed(*row_)) without_condition_.push_back(name_);
     const std::string regime = text_in(*row_, "regime");
     if (!has_samples()) return;
     const std::string_view by_peers = to_string(is_on_gpu() ? Regime::kGraph : Regime::kWarm);
@@ -263,6 +264,8 @@ class ClaimsAudit {
   // Files from before 26 November 2026 say the condition once for a row: nothing there would contradict another word.
   void condition_of(std::size_t number, const json& session) {
     const std::string condition = text_in(*row_, "condition"), of_session = text_in(session, "condition");
+    if (const std::string why = why_unknown_condition(session); !why.empty())
+      return complain("session {}: {}", number, why);
     if (condition.empty()) return;
     if (!of_session.empty() && of_session != condition)
       complain("its condition is \"{}\", and that of session {} \"{}\"", excerpt(condition), number,
@@ -304,6 +307,10 @@ class ClaimsAudit {
     if (conditions_.size() > 1)
       for (const auto& [condition, names] : conditions_)
         claims_.remarks.push_back(fmt::format("the condition is {} in {}", excerpt(condition), list_names(names)));
+    if (!without_condition_.empty())
+      claims_.remarks.push_back(
+          fmt::format("no condition is named of {}: with which times they may be compared is not known",
+                      list_names(without_condition_)));
     for (const auto& [chosen_by, names] : chosen_otherwise_)
       claims_.remarks.push_back(fmt::format(
           "{} chose the candidate of {}: whether dispatch would choose it now is not asked",
@@ -324,6 +331,7 @@ class ClaimsAudit {
   std::set<std::string> names_of_suites_;
   std::map<std::string, std::pair<json, std::string>> registers_;  // by code hash, and of which row
   std::map<std::string, std::vector<std::string>> conditions_, versions_;
+  std::vector<std::string> without_condition_;                        // timed rows
   std::map<std::string, std::vector<std::string>> chosen_otherwise_;  // timed rows, by who chose; "": not said
 };
 

@@ -38,6 +38,7 @@ class InvertAudit {
   void run(std::size_t index) {
     file_.judge_source(index, name_, row_, row_.at("candidate").get<std::string>(),
                        row_.at("problem").get<std::string>());
+    file_.has_known_condition(name_, row_);
     if (!text_in(row_, "failed").empty()) return file_.did_not_pass();
     if (row_.value("stopped", false)) file_.incomplete(name_ + ": it was stopped before all variants were measured");
     std::vector<Sensitivity> ranked;

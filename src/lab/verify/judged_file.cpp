@@ -79,6 +79,12 @@ void JudgedFile::compare_number(const std::string& what, double says, double fol
     complain("{} is {:.12g}, and {:.12g} follows from the rest", what, says, follows);
 }
 
+bool JudgedFile::has_known_condition(const std::string& name, const json& object) {
+  const std::string why = why_unknown_condition(object);
+  if (!why.empty()) complain("{}: {}", name, why);
+  return why.empty();
+}
+
 void JudgedFile::judge_source(std::size_t row, const std::string& name, const json& holder,
                               const std::string& candidate, const std::string& problem) {
   const json hash = part(holder, kCandidateHash), device = part(holder, "device");

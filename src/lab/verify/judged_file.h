@@ -43,6 +43,9 @@ class JudgedFile {
   // A number that follows from others of the file. NaN follows from NaN.
   void compare_number(const std::string& what, double says, double follows);
 
+  // Whether times of it may be compared with those of today. `object` may name a condition.
+  bool has_known_condition(const std::string& name, const nlohmann::json& object);
+
   // Is the kernel that was tested the one that ships? By "candidate_hash" of the row, of `candidate` on `problem` and
   // the row's device; without it (an older file) by the hash of all sources in `source_hash`.
   void judge_source(std::size_t row, const std::string& name, const nlohmann::json& holder,

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "core/foreign_text.h"
+#include "device/device.h"
 #include "lab/record/trial.h"
 
 namespace flashcore {
@@ -36,5 +38,19 @@ std::string name_of_row(const nlohmann::json& row) {
 }
 
 bool is_timed(const nlohmann::json& row) { return part(row, "time_us").is_object(); }
+
+std::string why_unknown_condition(const nlohmann::json& object) {
+  const nlohmann::json value = part(object, "condition");
+  if (value.is_null()) return "";
+  try {
+    parse_condition(value.is_string() ? value.get<std::string>() : value.dump());
+    return "";
+  } catch (const Error& e) {
+    return fmt::format(
+        "{}: the file is from before a condition was renamed, or edited, and no time of today can be "
+        "compared with its",
+        e.what());
+  }
+}
 
 }  // namespace flashcore

@@ -17,5 +17,8 @@ std::optional<double> time_of_run(const nlohmann::json& session);              /
 std::optional<double> began_at_of(const nlohmann::json& session);              // older files: when its run began
 std::string name_of_row(const nlohmann::json& row);                            // the suite's word, or its id
 bool is_timed(const nlohmann::json& row);
+// Of a row, a session or a timing: why its "condition" is none that times are compared under. Empty: it is one, or none
+// is named.
+std::string why_unknown_condition(const nlohmann::json& object);
 
 }  // namespace flashcore
