@@ -57,9 +57,11 @@ std::vector<BaselineEntry> select_entries(const GateArguments& options) {
   return entries;
 }
 
-std::vector<MachineReading> readings_of(const std::vector<BaselineEntry>& entries) {
+// Of entries of a baseline, or of rows that were judged.
+template <class Measured>
+std::vector<MachineReading> readings_of(const std::vector<Measured>& all) {
   std::vector<MachineReading> readings;
-  for (const BaselineEntry& e : entries) readings.insert(readings.end(), e.machine.begin(), e.machine.end());
+  for (const Measured& one : all) readings.insert(readings.end(), one.machine.begin(), one.machine.end());
   return readings;
 }
 
@@ -137,6 +139,10 @@ int judge(const GateArguments& options) {
       interrupted);
   if (!options.junit.empty()) write_file_atomically(options.junit, gate_junit(rows));
   write_json(common, gate_json(rows, gate_with));
+  const std::vector<MachineReading> readings = readings_of(rows);
+  if (const std::string load = load_words(readings); !load.empty()) console.line("{}", load);
+  if (const std::string busy = busy_words(readings); !busy.empty())
+    console.summary("warning: {}; intervals are wider for it, and a time beside a recorded one is longer", busy);
   const auto count = [&](auto&& which) { return std::count_if(rows.begin(), rows.end(), which); };
   const auto passed = count([](const GateRow&r) { return r.passed(); }),
              failed = count([](const GateRow&r) { return r.failed(); });

@@ -249,6 +249,48 @@ TEST_F(CampaignTest, ATrialThatABusyMachineLeftOpenSaysSo) {
   EXPECT_FALSE(command.busy);
 }
 
+// One problem was left open, which a quiet machine would judge. What was judged beside it says nothing of why.
+TEST_F(CampaignTest, AGateThatABusyMachineKeptFromJudgingIsTriedAgain) {
+  double others_of_open = 1.25;
+  std::string device = "cpu_epyc_2c";
+  answer_ = [&](const auto& argv) {
+    write_results(argv);
+    if (verb_of(argv) != "gate" || std::count(argv.begin(), argv.end(), "--write-baseline") > 0)
+      return CommandEnd{.exit_code = 0};
+    const auto row = [&](const char* verdict, double others) {
+      const json readings = {{{"others_busy", nullptr}}, {{"others_busy", others}}};
+      return json{{"device", device}, {"verdict", verdict}, {"machine", readings}};
+    };
+    const bool is_open = others_of_open >= 0;
+    write_json(argv, {{"results", {row("SAME", 1.9), row(is_open ? "INCONCLUSIVE" : "SAME", others_of_open)}}});
+    return CommandEnd{.exit_code = is_open ? 2 : 0, .said = "1 passed, 0 failed, 1 not judged"};
+  };
+  const auto gate = [&] {
+    ran_.clear();
+    return *go(load_state(options_.folder)).state.find("gate");
+  };
+  CampaignPhase phase = gate();
+  EXPECT_TRUE(phase.commands.front().busy);
+  EXPECT_NE(
+      phase.reason.find("the machine was busy: other programs kept up to 1.2 cores busy; --resume tries it again"),
+      std::string::npos)
+      << phase.reason;
+  others_of_open = -1;
+  phase = gate();
+  EXPECT_EQ(times_run("gate"), 1) << "the baseline stays";
+  EXPECT_EQ(phase.verdict, PhaseVerdict::kPassed) << phase.reason;
+  gate();
+  EXPECT_TRUE(ran_.empty()) << "it has judged";
+  for (const auto& [busy, key] : {std::pair{0.1, "cpu_epyc_2c"}, std::pair{1.25, "h200"}}) {
+    again();
+    others_of_open = busy;
+    device = key;
+    EXPECT_FALSE(gate().commands.front().busy) << key;
+    gate();
+    EXPECT_TRUE(ran_.empty()) << key;
+  }
+}
+
 // What a finished phase says must still be there, and be an answer to what is asked.
 TEST_F(CampaignTest, APhaseWhoseFilesAreGoneOrWhoseCommandsChangedIsTriedAgain) {
   go();

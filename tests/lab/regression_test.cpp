@@ -76,6 +76,8 @@ TEST_F(RegressionTest, ThreePercentSlowerThanTheBaselineTripsIt) {
   EXPECT_EQ(row.verdict, SpeedVerdict::kSlower) << row.sentence;
   EXPECT_TRUE(row.interleaved);
   EXPECT_EQ(gate_exit_code({row}), 1);
+  ASSERT_EQ(row.machine.size(), 3u) << "how busy the machine was";
+  EXPECT_GT(gate_json({row}, options_)["results"][0]["machine"][2]["cores"], 0);
   const GateRow better = judge(recorded("fake_slower_3"), "fake_none");
   EXPECT_EQ(better.verdict, SpeedVerdict::kFaster) << "faster is never a regression: " << better.sentence;
   EXPECT_EQ(gate_exit_code({better}), 0);

@@ -108,14 +108,27 @@ double most_others_busy(const json& j) {
   return most;
 }
 
-// Of crosscheck and of ab, which could not judge: the cores that others kept busy, where that accounts for it. A GPU's
-// clock does not see what a host's other programs do.
+// A gate names its device by the key alone.
+bool is_of_cpu(const json& result) {
+  const json& device = lenient::field(result, "device");
+  const std::string name = device.is_string() ? lenient::text(result, "device") : lenient::text(device, "id");
+  return name.starts_with("cpu");
+}
+
+// Of a gate's row, which has the verdicts of ab: a busy machine did not keep it from judging.
+bool has_judged(const json& result) {
+  const std::string verdict = lenient::text(result, "verdict");
+  return verdict == to_string(SpeedVerdict::kFaster) || verdict == to_string(SpeedVerdict::kSame) ||
+         verdict == to_string(SpeedVerdict::kSlower) || verdict == to_string(SpeedVerdict::kWrong);
+}
+
+// Of crosscheck, ab and gate, which could not judge: the cores that others kept busy, where that accounts for it. A
+// GPU's clock does not see what a host's other programs do.
 double busy_cores_of(std::string_view phase, const json& document) {
-  if (phase != "crosscheck" && phase != "trials") return 0;
+  if (phase != "crosscheck" && phase != "trials" && phase != "gate") return 0;
   double most = 0;
   for (const json& result : lenient::list(document, "results"))
-    if (lenient::text(lenient::field(result, "device"), "id").starts_with("cpu"))
-      most = std::max(most, most_others_busy(result));
+    if (is_of_cpu(result) && !has_judged(result)) most = std::max(most, most_others_busy(result));
   return most >= kBusyCores ? most : 0;
 }
 

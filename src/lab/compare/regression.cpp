@@ -50,7 +50,7 @@ class EntryJudge {
       return unjudged(e.what());
     }
     if (!old_candidate_exists()) return judge_by_record("the baseline's candidate is no longer one");
-    const AbResult raced = ab(request(entry_.candidate, false), {}, stop_);
+    const AbResult raced = race(entry_.candidate, false);
     if (raced.ended == PairEnded::kCandidateFailed) return wrong(raced);
     row_.lacking = raced.ended == PairEnded::kEnvironment;
     if (raced.verdict == SpeedVerdict::kNotJudged) return unjudged(raced.sentence);
@@ -63,6 +63,12 @@ class EntryJudge {
   }
 
  private:
+  AbResult race(const std::string& baseline, bool same_code) {
+    AbResult raced = ab(request(baseline, same_code), {}, stop_);
+    for (const PairOutcome& process : raced.processes) row_.machine.push_back(process.candidate.machine);
+    return raced;
+  }
+
   AbOptions request(const std::string& baseline, bool same_code) const {
     AbOptions ab_options;
     ab_options.device = options_.device;
@@ -112,7 +118,7 @@ class EntryJudge {
 
   // The present candidate against itself: its times in several processes, and what differs between them by luck.
   GateRow judge_by_record(const std::string& why) {
-    const AbResult raced = ab(request(row_.candidate, true), {}, stop_);
+    const AbResult raced = race(row_.candidate, true);
     if (raced.ended == PairEnded::kCandidateFailed || raced.ended == PairEnded::kBaselineFailed) return wrong(raced);
     row_.lacking = raced.ended == PairEnded::kEnvironment;
     if (raced.verdict == SpeedVerdict::kNotJudged) return unjudged(raced.sentence);
@@ -122,6 +128,7 @@ class EntryJudge {
     GateRow judged = judge_recorded(entry_, in_cycles ? now.kcycles : now.p50_us,
                                     in_cycles ? entry_.kcycles : entry_.p50_us, in_cycles, options_.margin);
     judged.candidate = row_.candidate;
+    judged.machine = row_.machine;
     judged.sentence = fmt::format("{}; {}, so it was not interleaved", judged.sentence, why);
     return judged;
   }
@@ -321,6 +328,7 @@ json gate_json(const std::vector<GateRow>& rows, const GateOptions& options) {
                        {"interleaved", row.interleaved},
                        {"same_code", row.same_code},
                        {"inert_fields", row.inert_fields},
+                       {"machine", row.machine},
                        {"speedup", row.speedup > 0 ? json(row.speedup) : json()},
                        {"ci95", row.ci95_high > 0 ? json{row.ci95_low, row.ci95_high} : json()}});
   return encode_nonfinite({{"schema", "flashcore.gate/1"},

@@ -66,7 +66,8 @@ struct GateRow {
   bool same_code = false;                           // as the baseline's: nothing was timed, and 1 is the speedup
   double speedup = 0, ci95_low = 0, ci95_high = 0;  // 0: none
   std::vector<std::string> inert_fields;
-  bool lacking = false;  // the machine could not carry it out
+  std::vector<MachineReading> machine;  // of each process of its races, how busy the machine was
+  bool lacking = false;                 // the machine could not carry it out
   bool failed() const { return verdict == SpeedVerdict::kSlower || verdict == SpeedVerdict::kWrong; }
   bool passed() const { return verdict == SpeedVerdict::kFaster || verdict == SpeedVerdict::kSame; }
 };
