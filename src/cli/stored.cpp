@@ -45,21 +45,21 @@ std::vector<Trial> stored_trials(const std::string& store, const TrialQuery& que
 
 bool is_gpu_key(std::string_view key) { return !key.starts_with("cpu") && !key.starts_with("emulator"); }
 
-void check_gpu_key(const std::string& key, const std::string& store) {
+void check_gpu_key(const std::string& key, const std::optional<std::string>& store) {
   if (key.empty()) return;
   std::vector<std::string> known = known_model_keys();
   for (std::string& tuned : tuned_device_keys()) known.push_back(std::move(tuned));
   std::error_code ignored;
-  if (std::filesystem::exists(store, ignored))
-    for (const Trial& trial : stored_trials(store, {})) known.push_back(trial.device.key);
+  if (store && std::filesystem::exists(*store, ignored))
+    for (const Trial& trial : stored_trials(*store, {})) known.push_back(trial.device.key);
   std::erase_if(known, [](const std::string& other) { return !is_gpu_key(other); });
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
   if (std::find(known.begin(), known.end(), key) == known.end())
     throw_bad_input(
-        "--key {}: no such GPU is known; known are {} (models, and GPUs of the tuned table and the store); give one of "
-        "them, or leave --key out",
-        excerpt(key), fmt::join(known, ", "));
+        "--key {}: no such GPU is known; known are {} (models, and GPUs of the tuned table{}); give one of them, or "
+        "leave --key out",
+        excerpt(key), fmt::join(known, ", "), store ? " and the store" : "");
 }
 
 bool tell_store_fault(const Store& store) {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "cli/common.h"
+#include "cli/stored.h"
 #include "cli/verbs.h"
 #include "core/environment_error.h"
 #include "core/error.h"
@@ -59,6 +60,7 @@ int run_warmup(const WarmupArguments& options) {
   check_json_target(options.common);
   const Suite suite = select_problems(options.common, "canonical");
   const DeviceInfo device = device_for_dispatch(options.common.device, options.arch, options.key);
+  check_gpu_key(options.key);
   std::size_t without = 0, compiled = 0, cached = 0, failed = 0, lacking = 0;
   const std::vector<Job> jobs = make_jobs(options, suite, device, without);
   Console console(options.common.quiet, json_on_stdout(options.common));

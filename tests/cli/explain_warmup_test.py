@@ -135,6 +135,18 @@ class WarmupTest(support.CliTest):
         self.assertIn("0 compiled, 1 there already", second.stdout)
         self.assertTrue(any(name.endswith(".kernel") for name in self.files()))
 
+    def test_a_key_that_is_a_slip(self):
+        for key in ("h2000", "cpu_epyc_1c"):
+            said = self.expect_error(BAD_USAGE, ["--key " + key, "no such GPU", "h100pcie, h200", "leave --key out"],
+                                     "warmup", "--arch", "sm_90", "--key", key, "--problem", "b1_h8_s512_d64_fp16").stderr  # fmt: skip
+            self.assertNotIn("store", said)  # it reads none
+        self.assertFalse([name for name in self.files() if name.endswith(".kernel")])
+        self.expect_error(BAD_USAGE, ["--key h200", "give --arch sm_90"], "warmup", "--key", "h200", "--problem", "b1_h8_s512_d64_fp16")
+
+    def test_a_gpu_of_the_users_own_table(self):
+        self.environment["FLASHCORE_TUNED"] = self.write("table.json", '{"mine": {}}')
+        self.expect(DONE, "warmup", "--arch", "sm_90", "--key", "mine", "--problem", "b1_h8_s512_d64_fp16")
+
     def test_the_cpu_needs_none(self):
         self.assertIn("nothing to compile", self.expect(DONE, "warmup", "--device", "cpu", "--suite", "smoke").stdout)
 
