@@ -272,6 +272,27 @@ TEST_F(ExperimentTest, FewerProcessesThanAskedForDecideNothing) {
   EXPECT_EQ(measured_result(wrong, 0, 3).verdict, HypothesisVerdict::kInconclusive);
 }
 
+TEST_F(ExperimentTest, PagesGiveTheRegistersOfAGpuAndSayThatAnEmulatedOneHasNone) {
+  const Experiment e = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
+  ExperimentResult result = measured_result(e, 3, 3);
+  Artifact artifact;
+  artifact.threads_per_block = 128;
+  artifact.dynamic_shared_bytes = 4096;
+  ArmFacts& facts = result.facts.front();
+  const auto pages_have = [&](const std::string& words) {
+    facts.gates.artifact = artifact;
+    for (const std::string& page : {experiment_markdown(result), experiment_html(result)})
+      EXPECT_NE(page.find(words), std::string::npos) << page;
+  };
+  facts.gates.device.limits = limits_of_arch("sm_90");
+  artifact.registers = 168;
+  pages_have("168 registers, 128 threads, 4096 bytes shared");
+  facts.gates.device.limits.emulated = true;
+  artifact.registers = 0;
+  pages_have("registers not known: emulated, 128 threads, 4096 bytes shared");
+  EXPECT_EQ(experiment_markdown(result).find("0 registers"), std::string::npos);
+}
+
 // Through the run itself: told to stop after the first of two processes.
 TEST_F(ExperimentTest, ARunThatIsStoppedInTheMiddleKeepsItsSamplesAndHasNoVerdict) {
   const Experiment e = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));

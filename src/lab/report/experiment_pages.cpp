@@ -41,7 +41,10 @@ std::string occupancy_text(const ArmFacts& facts) {
 std::string registers_text(const ArmFacts& facts) {
   if (!facts.gates.artifact || facts.gates.device.limits.kind == DeviceKind::kCpu) return "–";
   const Artifact& a = *facts.gates.artifact;
-  return fmt::format("{} registers, {} threads, {} bytes shared", a.registers, a.threads_per_block,
+  // The host's compiler, which makes an emulated kernel, knows no registers of a GPU.
+  const std::string registers =
+      facts.gates.device.limits.emulated ? "registers not known: emulated" : fmt::format("{} registers", a.registers);
+  return fmt::format("{}, {} threads, {} bytes shared", registers, a.threads_per_block,
                      a.static_shared_bytes + a.dynamic_shared_bytes);
 }
 
