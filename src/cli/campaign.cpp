@@ -140,7 +140,8 @@ int run_campaign_verb(const CampaignArguments& options) {
                campaign.folder.string());
   if (campaign.budget_seconds < kLeastBudgetSeconds)
     console.line(
-        "a budget below {:.0f}m bounds the search alone: each phase has {:.0f} s at least, and each of its "
+        "a budget below {:.0f}m bounds the search and the number of trials alone: each phase has {:.0f} s at least, "
+        "and each of its "
         "commands may take {:.0f} s",
         kLeastBudgetSeconds / 60, kLeastPhaseSeconds, kLeastLimitSeconds);
   const CampaignResult result = run_campaign(
@@ -191,7 +192,8 @@ Run add_campaign(CLI::App& app) {
       ->check(not_empty())
       ->capture_default_str();
   app.add_option("--budget", options->budget,
-                 "shared out over the phases that are still to do; below 2m it bounds the search alone")
+                 "shared out over the phases that are still to do; below 2m it bounds the search and the number of "
+                 "trials alone")
       ->type_name("TIME")
       ->capture_default_str();
   app.add_option("--patience", options->patience,

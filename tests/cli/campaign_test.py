@@ -60,7 +60,7 @@ class CampaignTest(CliTest):
         result = self.run_flashcore(*self.campaign("--json", self.path("c.json")), timeout=WHOLE_CAMPAIGN)
         # Peers are missing, so it cannot have passed; a busy machine may fail its gate.
         self.assertIn(result.returncode, (FAILED, NOT_JUDGED), result.stderr)
-        self.assertIn("a budget below 2m bounds the search alone", result.stdout)
+        self.assertIn("a budget below 2m bounds the search and the number of trials alone", result.stdout)
         state = self.state()
         self.assertEqual([p["name"] for p in state["phases"]], PHASES)
         for phase in state["phases"]:

@@ -248,6 +248,9 @@ TEST_F(Ranking, IsTried) {
   for (const auto& argv : ran_) {
     if (verb_of(argv) == "ab") {
       EXPECT_NE(argv[2], argv[3]);
+      const auto processes = std::find(argv.begin(), argv.end(), "--processes");
+      ASSERT_NE(processes, argv.end());
+      EXPECT_EQ(processes[1], "3") << "fewer are not for publishing";
     }
   }
   const json trial = campaign_ledger(options_.folder, r.state)["trials"][0];
@@ -257,6 +260,46 @@ TEST_F(Ranking, IsTried) {
   const std::string summary = read_file(options_.folder / "summary.md");
   EXPECT_NE(summary.find("fewer loads would help most"), std::string::npos) << summary;
   EXPECT_NE(summary.find("b is faster"), std::string::npos);
+}
+
+// However long the gates of three processes take, the phase keeps to its share but for the trial that is under way.
+TEST_F(Ranking, IsTriedWhileTheShareOfThePhaseLasts) {
+  double now = 0;
+  options_.now_seconds = [&] { return now; };
+  double seconds_of_trial = 4;
+  const json loads = inversion(json::array({sensitivity("one_tile_loads", SpeedVerdict::kFaster, 0.7)}));
+  answer_ = [&](const auto& argv) {
+    if (verb_of(argv) == "invert") write_json(argv, loads);
+    if (verb_of(argv) != "ab") return CommandEnd{.exit_code = 0};
+    now += seconds_of_trial;
+    write_json(argv, {{"results", {{{"verdict", "SAME"}, {"ended", "measured"}, {"sentence", "no difference"}}}}});
+    return CommandEnd{.exit_code = 0};
+  };
+  options_.budget_seconds = 1000;
+  const std::size_t wanted = go().state.find("trials")->commands.size();
+  ASSERT_GT(wanted, 2u);
+  EXPECT_EQ(times_run("ab"), static_cast<int>(wanted));
+  again();
+  // Two trials take the whole share.
+  seconds_of_trial = 60;
+  options_.budget_seconds = 300;
+  const CampaignState first = go().state;
+  const CampaignPhase trials = *first.find("trials");
+  EXPECT_LT(trials.budget_seconds, 2 * seconds_of_trial);
+  EXPECT_EQ(times_run("ab"), 2);
+  EXPECT_EQ(trials.verdict, PhaseVerdict::kPassed) << "each is a question of its own";
+  EXPECT_EQ(trials.reason,
+            fmt::format("{} trials: 0 faster, 2 same, {} not run, for the phase's share was over (--resume tries it "
+                        "again; a larger --budget begins more); details in ledger.json",
+                        wanted, wanted - 2));
+  EXPECT_NE(read_file(options_.folder / "summary.md").find(fmt::format("{} not run", wanted - 2)), std::string::npos);
+  EXPECT_NE(campaign_ledger(options_.folder, first)["trials"][2]["why"].get<std::string>().find("not run"),
+            std::string::npos);
+  ran_.clear();
+  seconds_of_trial = 1;
+  const CampaignState resumed = go(load_state(options_.folder)).state;
+  EXPECT_EQ(times_run("ab"), static_cast<int>(wanted) - 2) << "what has judged is kept";
+  EXPECT_EQ(resumed.find("trials")->reason.find("not run"), std::string::npos) << resumed.find("trials")->reason;
 }
 
 TEST_F(Ranking, IsOfLeaveOneOutsThatWereFaster) {

@@ -16,6 +16,10 @@ namespace {
 // Problems that are looked into: a profile and an inversion of each take minutes of a GPU.
 constexpr std::size_t kDeepProblems = 2;
 constexpr std::size_t kTargetedTrials = 6;
+// The least that a published speed-up rests on (`ab` says so of fewer).
+constexpr int kTrialProcesses = 3;
+// Of a trial's part of the phase: every process passes the gates of both candidates first, and those take the rest.
+constexpr double kTimedShareOfTrial = 1.0 / 3;
 // The engine's own rounds, Nsight Compute, and what Python imports: each may take its part of the phase.
 constexpr double kCrosscheckParts = 3;
 
@@ -119,10 +123,11 @@ void add_timeline(Commands& commands, const CampaignOptions& options) {
 void add_trials(Commands& commands, const CampaignOptions& options, const CampaignState& state, double seconds) {
   const std::vector<TargetedTrial> trials =
       targeted_trials(options.folder, state, options.device, deep_problems(options), kTargetedTrials);
-  const double each = std::clamp(seconds / std::max<double>(1, static_cast<double>(trials.size())) / 3, 0.3, 9.0);
+  const double of_trial = seconds / std::max<double>(1, static_cast<double>(trials.size()));
+  const double timed = std::clamp(kTimedShareOfTrial * of_trial, 0.3, 9.0);
   for (const TargetedTrial& t : trials) {
-    commands.verb(words({"ab", t.current, t.candidate, "--problem", t.problem_id, "--processes", "2", "--seconds",
-                         fmt::format("{:.1f}", each)},
+    commands.verb(words({"ab", t.current, t.candidate, "--problem", t.problem_id, "--processes",
+                         std::to_string(kTrialProcesses), "--seconds", fmt::format("{:.1f}", timed)},
                         commands.device(), commands.store()),
                   t.problem_id);
     commands.note_cause(t);

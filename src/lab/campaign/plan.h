@@ -2,12 +2,14 @@
 // The phases of a campaign, and the commands of each: verbs of this program, run as child processes.
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "core/suite.h"
 #include "device/device.h"
 #include "lab/campaign/state.h"
+#include "lab/measure/race.h"
 
 namespace flashcore {
 
@@ -28,6 +30,7 @@ struct CampaignOptions {
   // --patience: of a phase's share, what its commands may take together before the one that runs is ended. Each has
   // kLeastLimitSeconds whatever those before it took.
   double hard_limit = 2;
+  std::function<double()> now_seconds = steady_seconds;  // what shares and limits are measured by
 };
 
 struct PhasePlan {

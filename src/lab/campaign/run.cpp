@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -15,9 +14,6 @@ namespace flashcore {
 namespace {
 
 using nlohmann::json;
-using Clock = std::chrono::steady_clock;
-
-double seconds_from(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Without the amounts of time, which follow a phase's share.
 std::vector<std::string> without_times(const std::vector<std::string>& argv) {
@@ -32,6 +28,9 @@ std::vector<std::string> without_times(const std::vector<std::string>& argv) {
 bool is_same_command(const CampaignCommand& then, const CampaignCommand& now) {
   return then.json == now.json && then.log == now.log && without_times(then.argv) == without_times(now.argv);
 }
+
+// The trials that the phase's share was too short to begin.
+bool was_not_begun(const CampaignCommand& command) { return command.out_of_time && command.started_at.empty(); }
 
 // Whether an earlier attempt's command need not run again: it judged, and all that it wrote is there.
 bool still_holds(const std::filesystem::path& folder, const CampaignCommand& then, const CampaignCommand& now) {
@@ -139,7 +138,7 @@ class Campaign {
     const double kept_seconds = keep_ended(phase, earlier);
     save_state(options_.folder, state_);
     if (told_) told_(state_, phase);
-    const auto start = Clock::now();
+    const double start = options_.now_seconds();
     if (timeless) {
       phase.reason = "an emulated GPU has no time";
       if (phase.name == "evolution")
@@ -155,19 +154,13 @@ class Campaign {
           kTunedBefore);
     } else {
       if (phase.commands.empty()) phase.reason = nothing_to_run(phase.name);
-      for (CampaignCommand& command : phase.commands) {
-        if (command.kept) continue;
-        const double limit =
-            std::max(kLeastLimitSeconds, options_.hard_limit * phase.budget_seconds - seconds_from(start));
-        if (!run_one(command, phase.name, limit)) {
-          // Interrupted: the phase is in flight, and whoever goes on runs what has not ended.
-          phase.seconds = kept_seconds + seconds_from(start);
-          phase.status = PhaseStatus::kInterrupted;
-          phase.reason = "interrupted; --resume goes on with it";
-          save_state(options_.folder, state_);
-          return;
-        }
+      if (!run_commands(phase, start)) {
+        // Interrupted: the phase is in flight, and whoever goes on runs what has not ended.
+        phase.seconds = kept_seconds + seconds_from(start);
+        phase.status = PhaseStatus::kInterrupted;
+        phase.reason = "interrupted; --resume goes on with it";
         save_state(options_.folder, state_);
+        return;
       }
     }
     phase.seconds = kept_seconds + seconds_from(start);
@@ -176,6 +169,29 @@ class Campaign {
     save_state(options_.folder, state_);
     if (told_) told_(state_, phase);
   }
+
+  // False: it was interrupted.
+  bool run_commands(CampaignPhase& phase, double start) {
+    bool one_ran = false;
+    for (CampaignCommand& command : phase.commands) {
+      if (command.kept) continue;
+      // Each trial is a question of its own, and how long the gates of one take is known once it has run. So the share
+      // bounds how many are begun; cut in the middle, the last of them would judge nothing.
+      if (phase.name == "trials" && one_ran && seconds_from(start) >= phase.budget_seconds) {
+        command.out_of_time = true;
+        command.reason = fmt::format("not run: the phase's share of {:.0f} s was over", phase.budget_seconds);
+        continue;
+      }
+      const double limit =
+          std::max(kLeastLimitSeconds, options_.hard_limit * phase.budget_seconds - seconds_from(start));
+      if (!run_one(command, phase.name, limit)) return false;
+      one_ran = true;
+      save_state(options_.folder, state_);
+    }
+    return true;
+  }
+
+  double seconds_from(double start) const { return options_.now_seconds() - start; }
 
   // What an earlier attempt at the phase has done already, and its seconds.
   double keep_ended(CampaignPhase& phase, const std::vector<CampaignCommand>& earlier) const {
@@ -224,7 +240,7 @@ class Campaign {
     // What an earlier attempt left must not be read as this one's.
     std::error_code ignored;
     if (!command.json.empty()) std::filesystem::remove(options_.folder / command.json, ignored);
-    const auto start = Clock::now();
+    const double start = options_.now_seconds();
     const CommandEnd end = run_(command.argv, command.variables, options_.folder / command.log, limit, stop_);
     command.seconds = seconds_from(start);
     if (end.cancelled) {
@@ -244,7 +260,7 @@ class Campaign {
   const std::function<void(const CampaignState&, const CampaignPhase&)>& told_;
   const std::function<bool()>& stop_;
   const RunCommand& run_;
-  Clock::time_point start_ = Clock::now();
+  const double start_ = options_.now_seconds();
   std::map<std::string, CampaignPhase> readers_;  // reopened for what they read alone, as they were
   std::vector<std::string> changed_;              // phases that this attempt ran, and that came to something new
 };
@@ -299,11 +315,12 @@ void require_same_campaign(const CampaignState& earlier, const CampaignState& no
 
 // "6 trials: 1 faster, 4 inconclusive, 1 failed; details in ledger.json": of each a sentence is too much for a line.
 std::string count_trials(const CampaignPhase& phase) {
-  int failed = 0, silent = 0, busy = 0;
+  int failed = 0, silent = 0, busy = 0, not_run = 0;
   std::map<std::string, int> answers = {{std::string(to_string(SpeedVerdict::kFaster)), 0}};
   for (const CampaignCommand& command : phase.commands) {
     busy += command.busy ? 1 : 0;
-    if (command.verdict == PhaseVerdict::kFailed) ++failed;
+    if (was_not_begun(command)) ++not_run;
+    else if (command.verdict == PhaseVerdict::kFailed) ++failed;
     else if (command.answer.empty()) ++silent;
     else ++answers[command.answer];
   }
@@ -318,6 +335,9 @@ std::string count_trials(const CampaignPhase& phase) {
   }
   if (silent > 0) add(silent, "without an answer");
   if (failed > 0) add(failed, "failed");
+  if (not_run > 0)
+    counts += fmt::format(", {} not run, for the phase's share was over ({}; a larger --budget begins more)", not_run,
+                          kTriedAgain);
   return fmt::format("{} trial{}: {}{}; details in ledger.json", phase.commands.size(),
                      phase.commands.size() == 1 ? "" : "s", counts,
                      busy == 0 ? "" : fmt::format("; the machine was busy during {} of them ({})", busy, kTriedAgain));
