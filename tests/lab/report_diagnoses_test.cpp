@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "lab/campaign/summary.h"
 #include "lab/example_diagnoses.h"
 #include "lab/example_trials.h"
 #include "lab/report/report.h"
@@ -120,6 +121,55 @@ TEST_F(OfACampaign, ThatEndedEarlySaysSo) {
   expect_in(report::profile_section(found), "No profile: this campaign ended before it.");
   expect_in(report::inversion_section(found), "No inversion: this campaign ended before it.");
   expect_in(report::timeline_section(found), "No timeline: this campaign ended before it.");
+}
+
+json timed_row(const char* name, double p50_us, const json& peers) {
+  return {{"problem", name},
+          {"name", name},
+          {"time_us", {{"p10", p50_us}, {"p50", p50_us}, {"p90", p50_us + 1}}},
+          {"peers", peers}};
+}
+
+// summary.md and the page are of one campaign, and a reader may hold them side by side.
+TEST_F(OfACampaign, HasTheSpeedUpsOfItsSummary) {
+  const json peer = {{"name", "flash"},
+                     {"time_us", {{"p10", 20}, {"p50", 20.5}, {"p90", 21}}},
+                     {"speedup", 2.05},
+                     {"ci95", {1.9, 2.2}}};
+  json wide = peer;
+  wide["ci95"] = {0.5, 2.5};
+  CampaignState state;
+  CampaignPhase baselines{.name = "baselines", .status = PhaseStatus::kDone};
+  baselines.commands.push_back(
+      command("-m", "peers.json",
+              {{"results",
+                {timed_row("long<b>", 10, json::array({peer})), timed_row("b1_h2", 10, json::array({wide})),
+                 timed_row("alone", 5, json::array())}}}));
+  state.phases = {baselines};
+  const auto page_of = [&](const std::vector<Trial>& trials) {
+    return report_html(trials, is_current, diagnoses_of_campaign(folder_.path(), state, folder_.path()));
+  };
+  const std::string summary = campaign_summary(folder_.path(), state, {});
+  expect_in(summary, "| long\\<b> | flash | 20.50 / 21.00 | 10.00 / 11.00 | 2.050 [1.900, 2.200] |");
+  expect_in(summary, "| alone | none timed | – / – | 5.00 / 6.00 | – |");
+  for (const std::vector<Trial>& trials : {std::vector<Trial>{}, example::tuned_suite()}) {
+    const std::string page = page_of(trials);
+    expect_in(page,
+              "<th scope=row>long&lt;b&gt;</th><td>flash</td><td class=num data-sort=\"20.5\">20.50 / 21.00</td>"
+              "<td class=num data-sort=\"10\">10.00 / 11.00</td>"
+              "<td class=num data-sort=\"2.05\">2.050 [1.900, 2.200]</td><td>–</td>");
+    expect_in(page, "<td>none timed</td><td class=num data-sort=\"-1\">– / –</td>");
+    for (const char* both :
+         {"Intervals are of the sessions in peers.json", "the interval from 0.500 to 2.500 is too wide"})
+      for (const std::string* where : {&summary, &page}) expect_in(*where, both);
+  }
+  // A page of stored trials has no such section, and one of a campaign says why it is empty.
+  EXPECT_EQ(report_html({}).find("speedups-h"), std::string::npos);
+  state.phases[0].commands.clear();
+  state.phases[0].reason = "an emulated GPU has <no> time";
+  expect_in(page_of({}), "No time beside a peer: an emulated GPU has &lt;no&gt; time.");
+  state.phases[0] = {.name = "baselines"};
+  expect_in(page_of({}), "No time beside a peer: this campaign ended before its baselines.");
 }
 
 // Not a line that some other run would have been made by.

@@ -185,7 +185,8 @@ std::vector<MissingFile> missing_files(const std::filesystem::path& folder, cons
   for (const CampaignPhase& phase : state.phases)
     for (const CampaignCommand& command : phase.commands) {
       if (command.exit_code != 0 && command.exit_code != 1) continue;
-      if (phase.name == "profile" || phase.name == "inversion") look_for(command.json, phase, &command);
+      if (phase.name == "baselines" || phase.name == "profile" || phase.name == "inversion")
+        look_for(command.json, phase, &command);
       const auto store = std::find(command.argv.begin(), command.argv.end(), "--store");
       if (store != command.argv.end() && store + 1 != command.argv.end()) look_for(kCampaignStore, phase, nullptr);
     }

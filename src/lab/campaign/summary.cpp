@@ -13,6 +13,7 @@
 #include "kernels/tuned_table.h"
 #include "lab/campaign/fields.h"
 #include "lab/campaign/ranking.h"
+#include "lab/campaign/speedups.h"
 #include "lab/compare/crosscheck.h"
 #include "lab/gates/pair.h"
 #include "lab/record/machine.h"
@@ -62,8 +63,6 @@ json user_table() {
   return parse_json(read_file(path), path.string());
 }
 
-std::string us(double value) { return value > 0 ? fmt::format("{:.2f}", value) : "–"; }
-
 // "mission (b8_h16_s2048_d128_bf16_causal), b1_h1_s64_d64_fp32": said once, and all that follows has the name.
 std::string names_and_ids(const CampaignState& state) {
   std::string all;
@@ -74,36 +73,24 @@ std::string names_and_ids(const CampaignState& state) {
   return plain(all);
 }
 
-// Below the times: those that decide nothing, and why.
-std::string doubtful_times(const std::vector<PeerLine>& lines) {
+// Of each problem, and below: the times that decide nothing, and why.
+std::string results_section(const SpeedupTable& table) {
+  std::string out = fmt::format(
+      "\n## Results\n\n{}\n\n| problem | peer | peer's p50 / p90 | ours | speed-up [95%] |\n| --- | --- | ---: | ---: "
+      "| "
+      "---: |\n",
+      table.words);
   std::string doubts;
   bool busy = false;
-  for (const PeerLine& l : lines) {
-    if (l.doubt.empty()) continue;
-    busy = busy || l.busy;
-    doubts += fmt::format("- {}: {}\n", plain(l.name), plain(l.doubt));
+  for (const SpeedupRow& row : table.rows) {
+    out += fmt::format("| {} | {} | {} | {} | {} |\n", plain(row.line.name), plain(row.peer), row.peer_times,
+                       row.our_times, row.speedup);
+    busy = busy || row.line.busy;
+    if (!row.line.doubt.empty()) doubts += fmt::format("- {}: {}\n", plain(row.line.name), plain(row.line.doubt));
   }
-  if (doubts.empty()) return "";
-  return fmt::format("\n{}These times decide no success criterion:\n\n{}", busy ? "**The machine was busy.** " : "",
-                     doubts);
-}
-
-// What python -m flashcore.peers wrote; empty if it wrote nothing. Its number depends on the commands before it.
-std::string peers_file(const std::filesystem::path& folder, const CampaignState& state) {
-  const CampaignPhase* phase = state.find("baselines");
-  if (!phase) return "";
-  for (const CampaignCommand& command : phase->commands)
-    if (command.argv.size() > 1 && command.argv[1] == "-m" && result_of(folder, command).is_object())
-      return command.json;
-  return "";
-}
-
-std::string words_of_intervals(const std::string& peers) {
-  if (peers.empty()) return "No peer was timed, so that there is no interval.";
-  return fmt::format(
-      "Intervals are of the sessions in {}, one unless the campaign was resumed, and hold nothing of what differs "
-      "between sessions; that file's notes say which peer writes no log-sum-exp.",
-      peers);
+  if (doubts.empty()) return out;
+  return out + fmt::format("\n{}These times decide no success criterion:\n\n{}",
+                           busy ? "**The machine was busy.** " : "", doubts);
 }
 
 // All that the campaign took, and what of it the trials account for; `economics` wrote the latter.
@@ -259,19 +246,7 @@ std::string campaign_summary(const std::filesystem::path& folder, const Campaign
   out +=
       "\nA share is of what was left of the budget when the phase began. A resumed campaign shares a budget of its own "
       "out over what was still to do, so that shares of two sessions do not add up to one budget.\n";
-  out += fmt::format(
-      "\n## Results\n\nTimes are p50 / p90 in microseconds. The peer is the fastest backend of PyTorch's "
-      "scaled_dot_product_attention. {} Ours is what dispatch chose before the evolution; what that found is in "
-      "tuned_diff.json.\n\n| problem | peer | peer's p50 / p90 | ours | speed-up [95%] |\n| --- | --- | "
-      "---: | ---: | ---: |\n",
-      words_of_intervals(peers_file(folder, state)));
-  const std::vector<PeerLine> lines = peer_lines(folder, state);
-  for (const PeerLine& l : lines)
-    out += fmt::format(
-        "| {} | {} | {} / {} | {} / {} | {} |\n", plain(l.name), l.peer.empty() ? "none timed" : plain(l.peer),
-        us(l.peer_p50_us), us(l.peer_p90_us), us(l.ours_p50_us), us(l.ours_p90_us),
-        l.speedup > 0 ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", l.speedup, l.ci95_low, l.ci95_high) : "–");
-  out += doubtful_times(lines);
+  out += results_section(speedup_table(folder, state));
   out += cost_section(folder, state);
   out += "\n## Success criteria\n\n| criterion | verdict | evidence |\n| --- | --- | --- |\n";
   for (const Criterion& c : criteria)

@@ -121,6 +121,7 @@ Diagnoses diagnoses_of_campaign(const std::filesystem::path& folder, const Campa
                                 const std::filesystem::path& page_folder) {
   Diagnoses found;
   found.campaign = lines_of(state);
+  found.speedups = speedup_table(folder, state);
   const CampaignPhase* const profile = state.find("profile");
   take_phase(found.profiles, "profile", "profile", profile, folder);
   take_phase(found.inversions, "inversion", "invert", state.find("inversion"), folder);

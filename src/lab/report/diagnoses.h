@@ -1,6 +1,6 @@
 #pragma once
-// What profile, invert and timeline found, for the page: results of their JSON, and why there is none where there is
-// none. A page that passes over a phase in silence reads as if it had found nothing.
+// What profile, invert and timeline found, and a campaign's speed-ups, for the page: results of their JSON, and why
+// there is none where there is none. A page that passes over a phase in silence reads as if it had found nothing.
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lab/campaign/speedups.h"
 #include "lab/campaign/state.h"
 
 namespace flashcore {
@@ -30,6 +31,7 @@ struct CampaignLines {
 struct Diagnoses {
   DiagnosisList profiles, inversions, timelines;
   std::optional<CampaignLines> campaign;  // none: the page is of no campaign
+  SpeedupTable speedups;                  // of the campaign
   std::string timeline_page;  // the link to the lanes, relative to the page and percent-encoded; empty: none
 };
 
@@ -42,7 +44,8 @@ Diagnoses diagnoses_of_campaign(const std::filesystem::path& folder, const Campa
 
 namespace report {
 
-// HTML of the three sections.
+// HTML of the sections. Of a page that is of no campaign the first is empty.
+std::string speedup_section(const Diagnoses& diagnoses);
 std::string profile_section(const Diagnoses& diagnoses);
 std::string inversion_section(const Diagnoses& diagnoses);
 std::string timeline_section(const Diagnoses& diagnoses);

@@ -1,5 +1,5 @@
-// The page's sections of a profile, an inversion and a timeline. They are tables, lists and small drawings without a
-// script, so that a page without trials, which has no charts, shows them too.
+// The page's sections of a campaign's speed-ups, a profile, an inversion and a timeline. They are tables, lists and
+// small drawings without a script, so that a page without trials, which has no charts, shows them too.
 
 #include <fmt/format.h>
 
@@ -47,6 +47,21 @@ std::string all_of(const DiagnosisList& list, std::string_view what, std::string
   std::string out;
   for (std::size_t i = 0; i < list.results.size(); ++i) out += heading(list.results[i]) + show(list.results[i], i + 1);
   for (const std::string& why : list.missing) out += "<p class=muted>" + text(why) + "</p>\n";
+  return out;
+}
+
+// --- speed-ups ------------------------------------------------------------------------------------------------------
+
+std::string speedup_rows(const SpeedupTable& table) {
+  std::string out;
+  for (const SpeedupRow& row : table.rows) {
+    const PeerLine& line = row.line;
+    out += fmt::format("<tr><th scope=row>{}</th><td>{}</td>", id_html(text(line.name)), text(row.peer)) +
+           number_cell(line.peer_p50_us > 0 ? line.peer_p50_us : -1, row.peer_times) +
+           number_cell(line.ours_p50_us, row.our_times) +
+           (line.speedup > 0 ? number_cell(line.speedup, row.speedup) : empty_cell()) +
+           fmt::format("<td>{}</td></tr>\n", line.doubt.empty() ? "–" : text(line.doubt));
+  }
   return out;
 }
 
@@ -255,6 +270,20 @@ std::string timeline_html_of(const json& result, std::size_t number_of_timeline)
 }
 
 }  // namespace
+
+std::string speedup_section(const Diagnoses& diagnoses) {
+  const SpeedupTable& table = diagnoses.speedups;
+  if (!diagnoses.campaign) return {};
+  if (table.rows.empty()) return "<p class=muted>No time beside a peer: " + text(table.why_none) + ".</p>\n";
+  return table_open("peers", table.words,
+                    {{"problem", "of the campaign"},
+                     {"peer", "the fastest of PyTorch's backends"},
+                     {"peer's p50 / p90", "microseconds", true},
+                     {"ours", "p50 / p90 in microseconds", true},
+                     {"speed-up [95%]", "the peer's time over ours", true},
+                     {"decides nothing", "why the times decide no success criterion; – where they do"}}) +
+         speedup_rows(table) + std::string(kTableClose);
+}
 
 std::string profile_section(const Diagnoses& diagnoses) {
   return all_of(diagnoses.profiles, "profile", "profile", profile_html);

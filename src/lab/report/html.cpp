@@ -237,16 +237,18 @@ std::string scripts_html(const Model& model) {
 
 std::string report_html(const std::vector<Trial>& trials, const IsCurrent& is_current, const Diagnoses& diagnoses,
                         std::optional<double> price) {
+  const std::string beside_peers = section("speedups", "Beside PyTorch", speedup_section(diagnoses));
   const std::string why = section("profile", "Why it takes the time it takes", profile_section(diagnoses)) +
                           section("inversion", "What would help most", inversion_section(diagnoses)) +
                           section("timeline", "What each warp does, and when", timeline_section(diagnoses));
   if (trials.empty()) {
-    return page("flashcore report", page_without_trials(diagnoses, why), "");
+    return page("flashcore report", page_without_trials(diagnoses, beside_peers + why), "");
   }
   const Model model = make_model(trials, is_current);
   return page("flashcore report: " + join(model.suites, ", ") + " on " + model.devices.front().info.name,
               header_html(model) + summary_html(model) + section("results", "Results", results_table(model)) +
-                  charts_html(model) + why + section("rejected", "Rejected candidates", rejected_table(model)) +
+                  beside_peers + charts_html(model) + why +
+                  section("rejected", "Rejected candidates", rejected_table(model)) +
                   section("resources", "Resources of the winners", resources_table(model)) +
                   section("cost", "What it cost", cost_table(model, price)) +
                   reproduce_html(diagnoses.campaign ? campaign_commands(*diagnoses.campaign) : stored_commands(trials),
