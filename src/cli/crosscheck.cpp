@@ -74,6 +74,7 @@ void show_result(Console& console, const CrosscheckResult& result, const std::st
                   {word_of(c.agreement), tone_of_agreement(c.agreement)},
                   c.cause});
   console.table(ceilings);
+  if (!result.ceiling_is_of.empty()) console.line("  {}", result.ceiling_is_of);
 }
 
 CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& device, const NamedProblem& named,
@@ -117,8 +118,11 @@ CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& devi
     reading.others_busy = machine.others_busy;
     judge(reading);
   }
-  for (const MatmulReading& reading : answers.matmuls)
+  for (const MatmulReading& reading : answers.matmuls) {
     result.ceilings.push_back(judge_ceiling(reading, times.ceilings));
+    if (reading.tflops > 0 && result.ceilings.back().ceiling_tflops > 0)
+      result.ceiling_is_of = words_of_ceiling(limits, reading.is_16bit, candidate.print());
+  }
   result.interrupted = interrupted();
   return result;
 }

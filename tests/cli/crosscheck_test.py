@@ -82,6 +82,7 @@ class CrosscheckTest(CliTest):
         row = self.crosscheck(*self.fake_python([], [{"what": "impossible", "tflops": 1e6}]), codes=(FAILED,))
         self.assertEqual(row["ceilings"][0]["agreement"], "disagrees")
         self.assertIn("the ceiling is too low", row["ceilings"][0]["cause"])
+        self.assertRegex(row["ceiling_is_of"], "multiply-adds of fp32 vectors.* neither .* has the tiles of cpu_fwd:")
 
     def test_the_packages_own_answer_is_read(self):
         self.environment["PYTHONPATH"] = os.path.join(SOURCE_DIR, "python")

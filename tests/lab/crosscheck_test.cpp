@@ -241,6 +241,25 @@ TEST(Crosscheck, CeilingsAreRefutedConfirmedOrNeither) {
   EXPECT_EQ(judge_ceiling(reading, c).agreement, Agreement::kNotJudged);
 }
 
+// Whoever reads that the ceiling is confirmed must not take it for one of the kernel's tiles.
+TEST(Crosscheck, ACeilingSaysWhichMultiplyItIsOf) {
+  const auto words = [](const DeviceLimits& limits, bool is_16bit) {
+    return words_of_ceiling(limits, is_16bit, "sm90_fwd:block_n=128");
+  };
+  const std::string hopper = words(limits_of_arch("sm_90"), true);
+  EXPECT_NE(hopper.find("wgmma m64n256k16 of bf16, by two warpgroups"), std::string::npos) << hopper;
+  EXPECT_NE(hopper.find("neither that nor the library's multiply has the tiles of sm90_fwd:block_n=128"),
+            std::string::npos)
+      << hopper;
+  EXPECT_NE(words(limits_of_arch("sm_80"), true).find("mma.sync m16n8k16 of bf16, by eight warps"), std::string::npos);
+  const DeviceLimits cpu = open_device("cpu")->info().limits;
+  EXPECT_NE(words(cpu, true).find("bf16 instructions"), std::string::npos);
+  EXPECT_NE(words(cpu, false).find("multiply-adds of fp32 vectors"), std::string::npos);
+  CrosscheckResult result;
+  result.ceiling_is_of = hopper;
+  EXPECT_EQ(crosscheck_json(result)["ceiling_is_of"], hopper);
+}
+
 TEST(Crosscheck, ResultIsTheWorstThatWasJudgedAndSkippedIsNoPass) {
   CrosscheckResult r;
   EXPECT_EQ(r.agreement(), Agreement::kNotJudged);

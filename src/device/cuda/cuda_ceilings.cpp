@@ -1,5 +1,7 @@
 #include "device/cuda/cuda_ceilings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -37,9 +39,11 @@ double best_burst_us(CudaDevice& device, double idle_ms, const Launch& launch) {
   return best_us;
 }
 
+bool multiplies_by_wgmma(const DeviceLimits& limits) { return limits.arch == 90; }
+
 double matmul_tflops(CudaDevice& device, double idle_ms) {
   const DeviceLimits& limits = device.info().limits;
-  const bool hopper = limits.arch == 90;
+  const bool hopper = multiplies_by_wgmma(limits);
   const auto module = device.microkernel(hopper ? Microkernel::kWgmma : Microkernel::kMma);
   const auto shared =
       static_cast<unsigned>(microkernel_source(hopper ? Microkernel::kWgmma : Microkernel::kMma).dynamic_shared_bytes);
@@ -82,6 +86,14 @@ double empty_launch_us(CudaDevice& device) {
 }
 
 }  // namespace
+
+std::string words_of_matmul(const DeviceLimits& limits) {
+  const bool hopper = multiplies_by_wgmma(limits);
+  const MultiplyShape& shape = hopper ? kWgmmaShape : kMmaShape;
+  return fmt::format("{} m{}n{}k{} of bf16, {}", hopper ? "wgmma" : "mma.sync", shape.m, shape.n, shape.k,
+                     hopper ? "by two warpgroups of a CTA on operands that lie in shared memory"
+                            : "by eight warps of a CTA on operands that lie in registers");
+}
 
 void enqueue_read(CudaDevice& device, const CudaBuffer& buffer, std::size_t bytes, unsigned rounds) {
   ReadParams params{};

@@ -41,8 +41,14 @@ struct MatmulParams {
 };
 
 inline constexpr int kFillThreads = 256, kReadThreads = 256, kMatmulThreads = 256;
-inline constexpr double kMmaFlopsPerIteration = 8 * 32 * 2.0 * 16 * 8 * 16;      // per block: 8 warps × 32 mma
-inline constexpr double kWgmmaFlopsPerIteration = 2 * 16 * 2.0 * 64 * 256 * 16;  // per block: 2 warpgroups × 16 wgmma
+// Of one matrix instruction of the source.
+struct MultiplyShape {
+  int m, n, k;
+  constexpr double flops() const { return 2.0 * m * n * k; }
+};
+inline constexpr MultiplyShape kMmaShape{16, 8, 16}, kWgmmaShape{64, 256, 16};
+inline constexpr double kMmaFlopsPerIteration = 8 * 32 * kMmaShape.flops();      // per block: 8 warps × 32 mma
+inline constexpr double kWgmmaFlopsPerIteration = 2 * 16 * kWgmmaShape.flops();  // per block: 2 warpgroups × 16 wgmma
 
 KernelSource microkernel_source(Microkernel kernel);
 const SourceMap& microkernel_sources();

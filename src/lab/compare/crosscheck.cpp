@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "device/cuda/cuda_ceilings.h"
 #include "lab/record/json_io.h"
 #include "lab/record/machine.h"
 
@@ -173,6 +174,14 @@ CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceili
   return verdict;
 }
 
+std::string words_of_ceiling(const DeviceLimits& limits, bool is_16bit, const std::string& candidate) {
+  const std::string multiply = limits.kind == DeviceKind::kCuda ? cuda::words_of_matmul(limits)
+                               : is_16bit ? "the CPU's bf16 instructions, on operands that lie in registers"
+                                          : "multiply-adds of fp32 vectors that lie in registers";
+  return fmt::format("our ceiling is of a loop of {}; neither that nor the library's multiply has the tiles of {}",
+                     multiply, candidate);
+}
+
 Agreement CrosscheckResult::agreement() const {
   if (!wrong.empty() || !failed.empty()) return Agreement::kNotJudged;
   const auto disagrees = [](const auto& verdict) { return verdict.agreement == Agreement::kDisagrees; };
@@ -247,7 +256,8 @@ json crosscheck_json(const CrosscheckResult& r) {
                              {"throttled", r.engine.throttled},
                              {"others_busy", r.engine.others_busy}}},
                            {"methods", methods},
-                           {"ceilings", ceilings}});
+                           {"ceilings", ceilings},
+                           {"ceiling_is_of", r.ceiling_is_of}});
 }
 
 std::string why_not_launched(Worker& worker, const NamedProblem& named, const Candidate& candidate,

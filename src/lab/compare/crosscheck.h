@@ -78,6 +78,9 @@ struct CeilingVerdict {
   std::string cause;
 };
 CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceilings);
+// What the ceiling of such a multiply was measured with, and that neither that nor a library's multiply has the tiles
+// of the candidate: the check is of the ceiling, and says nothing of what these tiles could reach.
+std::string words_of_ceiling(const DeviceLimits& limits, bool is_16bit, const std::string& candidate);
 
 struct CrosscheckResult {
   std::string wrong;         // what is wrong with the timed outputs: then nothing is judged
@@ -86,6 +89,7 @@ struct CrosscheckResult {
   EngineReading engine;
   std::vector<MethodVerdict> methods;
   std::vector<CeilingVerdict> ceilings;
+  std::string ceiling_is_of;  // words_of_ceiling(); empty where no multiply was held against one
   // Disagrees if any does; agrees if another tool agrees with the engine; else could not judge, for which why() is the
   // reason. Neither a loop of ours nor a matrix multiply says that another tool measures the same.
   Agreement agreement() const;
