@@ -88,6 +88,12 @@ CampaignPhase phase_from(const json& j) {
   return p;
 }
 
+// Of the program's verbs; others take --store to read it, or the file of calibrations beside it.
+bool adds_trials(const CampaignCommand& command) {
+  const std::string_view verb = command.argv.size() > 1 ? std::string_view(command.argv[1]) : "";
+  return verb == "bench" || verb == "tune" || verb == "ab" || verb == "-m";
+}
+
 }  // namespace
 
 const CampaignPhase* CampaignState::find(std::string_view name) const {
@@ -187,8 +193,7 @@ std::vector<MissingFile> missing_files(const std::filesystem::path& folder, cons
       if (command.exit_code != 0 && command.exit_code != 1) continue;
       if (phase.name == "baselines" || phase.name == "profile" || phase.name == "inversion")
         look_for(command.json, phase, &command);
-      const auto store = std::find(command.argv.begin(), command.argv.end(), "--store");
-      if (store != command.argv.end() && store + 1 != command.argv.end()) look_for(kCampaignStore, phase, nullptr);
+      if (adds_trials(command)) look_for(kCampaignStore, phase, nullptr);
     }
   return missing;
 }
