@@ -31,6 +31,11 @@ NUMBERS = [
     ("measurement.md", r"(\d+) in a search", r"constexpr int kMinBlocks = (\d+)", 1),
     ("measurement.md", r"with fewer than (\d+) blocks that is", r"constexpr int kMinBlocks = (\d+)", 1),
     ("measurement.md", r"so after (\w+) times its time", r"constexpr double kPatience = (\d+)", 1),
+    ("campaign.md", r"Each trial is a race of (\w+) processes", r"kTrialProcesses = (\d+)", 1),
+    ("campaign.md", r"twice the engine's time and (\d+) ms more", r"kBusyTurnsUs = (\w+)", 1000),
+    ("campaign.md", r"one that is up to (\w+) times faster", r"kBusyFactor = (\d+)", 1),
+    ("campaign.md", r"`wgmma` m64n(\d+)k16", r"kWgmmaShape\{64, (\d+), 16\}", 1),
+    ("campaign.md", r"`mma.sync` m(\d+)n8k16", r"kMmaShape\{(\d+), 8, 16\}", 1),
     ("profile.md", r"SM busy: at least (\d+)%", r"kSmBusy = (\d+)", 1),
     ("profile.md", r"Tensor cores: at least (\d+)%", r"kTensor = (\d+)", 1),
     ("profile.md", r"DRAM, L2: at most (\d+)%", r"kThroughput = (\d+)", 1),
@@ -48,7 +53,7 @@ NUMBERS = [
     ("agents.md", r"every (\w+) seconds", r"kProgressSeconds = (\d+)", 1),
     ("agents.md", r"(\d+) if not given", r"kDefaultSeconds = (\d+)", 1),
 ]
-WORDS = {"two": "2", "three": "3", "four": "4", "five": "5"}
+WORDS = {"two": "2", "three": "3", "four": "4", "five": "5", "ten": "10"}
 # The kernel that brought each version of Landlock's interface: landlock(7).
 LANDLOCK_SINCE = {1: "5.13", 2: "5.19", 3: "6.2", 4: "6.7"}
 
