@@ -141,6 +141,11 @@ void require_something_to_time(const Suite& suite) {
       suite.problems.front().problem.id());
 }
 
+void refuse_flags(const CLI::App& app, const std::vector<std::string>& flags, std::string_view why) {
+  for (const std::string& flag : flags)
+    if (app.count(flag) > 0) throw_bad_input("{} changes nothing here: {}; leave it out", flag, why);
+}
+
 void occupy_standard_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;

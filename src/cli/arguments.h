@@ -38,6 +38,9 @@ void require_ledger(const std::string& folder);
 // judge, and says so.
 void require_python(const std::string& python);
 
+// Error kBadInput for the first of these that was given: it would change nothing, for the reason `why`.
+void refuse_flags(const CLI::App& app, const std::vector<std::string>& flags, std::string_view why);
+
 // Error kBadInput if no problem of the suite has a query row: what computes nothing has no time.
 void require_something_to_time(const Suite& suite);
 

@@ -343,6 +343,17 @@ void check_targets(const ExperimentArguments& options) {
   check_json_target(options.common);
 }
 
+// What an action does not read would look obeyed.
+void refuse_unread_flags(const CLI::App& app, const std::string& action) {
+  if (action == "run") return;
+  refuse_flags(app, {"--out", "--limit", "--processes"},
+               "it is for `experiment run`, which alone times candidates and writes pages to a folder");
+  if (action == "check")
+    refuse_flags(app, {"--ledger"}, "`experiment check` runs the gates, whatever was found earlier");
+  else refuse_flags(app, {"--device"}, fmt::format("`experiment {}` runs nothing", action));
+  if (action == "judge") refuse_flags(app, {"--ledger"}, "`experiment judge` reads the folders that it is given");
+}
+
 }  // namespace
 
 Run add_experiment(CLI::App& app) {
@@ -370,7 +381,8 @@ Run add_experiment(CLI::App& app) {
   add_examples(app, {"experiment check example.yaml --device cpu",
                      "experiment run example.yaml --device cpu --out verdicts  # exit 0 or 2",
                      "experiment list example.yaml --ledger verdicts"});
-  return [options] {
+  return [options, &app] {
+    refuse_unread_flags(app, options->action);
     if (options->trust_code) trust_code();
     watch_interrupts();
     check_targets(*options);

@@ -76,7 +76,7 @@ void print_inversion(Console& console, const InvertOptions& options, const Inver
     console.summary("  warning: {}; the plain kernel and its variants alike, and the intervals are wider for it", busy);
 }
 
-int run_invert(const InvertArguments& arguments) {
+int run_invert(const CLI::App& app, const InvertArguments& arguments) {
   const Common& common = arguments.common;
   check_json_target(common);
   for (const std::string& name : arguments.variants) variant_by_name(name);
@@ -87,6 +87,9 @@ int run_invert(const InvertArguments& arguments) {
         "--suite)");
   const Suite suite = select_problems(common, "canonical");
   const DeviceInfo device = describe_device(common.device);
+  if (device.limits.emulated)
+    refuse_flags(app, {"--margin", "--processes", "--seconds", "--regime", "--condition"},
+                 "an emulated GPU has no time, and its counts are of one launch");
   std::vector<InvertOptions> all;
   for (const NamedProblem& problem : suite.problems) all.push_back(invert_options(arguments, suite, problem, device));
 
@@ -132,9 +135,9 @@ Run add_invert(CLI::App& app) {
   add_examples(app, {"invert --device cpu --problem b1_h2_s128_d64_fp32 --seconds 2 --processes 1 --json invert.json",
                      "invert --device emulator --problem b1_h1_s64_d64_fp16 --family sm80_fwd "
                      "--variants no_exponentials,no_stores"});
-  return [arguments] {
+  return [arguments, &app] {
     watch_interrupts();
-    return run_invert(*arguments);
+    return run_invert(app, *arguments);
   };
 }
 

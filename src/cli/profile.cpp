@@ -78,6 +78,8 @@ void check_flags(const ProfileArguments& options, const DeviceInfo& device) {
     if (options.emulate)
       refuse("--emulate", device.limits.emulated ? "the emulator's counts anyway" : "no GPU kernels");
   }
+  if (options.gives_seconds && device.limits.emulated && !options.planted)
+    throw_bad_input("--seconds is of timing, and {} has no time; leave it out", device.id);
   if (options.sass && options.planted)
     throw_bad_input(
         "--sass was given with --planted, which asks for the first bottleneck alone; leave one of them out");

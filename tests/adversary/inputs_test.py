@@ -74,7 +74,7 @@ class NumbersTest(CliTest):
         experiment = self.write("e.yaml", EXPERIMENT % USUAL)
         for limit in ("nan", "nans", "nanm", "inf", "infm", "1e300", "0", "-5s", "s", "m", "5h", "1e2x"):
             with self.subTest(limit=limit):
-                self.expect_error(BAD_USAGE, ["--limit"], "experiment", "check", experiment, "--device", "cpu", "--limit=" + limit)
+                self.expect_error(BAD_USAGE, ["--limit"], "experiment", "run", experiment, "--device", "cpu", "--limit=" + limit)
 
     def test_numbers_of_an_experiment(self):
         for key, values in {"predicted": ("[1.02, .inf]", "[.nan, 1.1]", "[1.1, .nan]", "[1.02, 1e300]", "[1.02, 1e999]", "[0, 1.1]", "[1.02]", "[01, 2]x"),

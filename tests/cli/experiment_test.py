@@ -45,6 +45,10 @@ class ExperimentTest(CliTest):
         self.expect_error(BAD_USAGE, ["run,check,list,judge"], "experiment", "walk")
         self.write("e.yaml", EXPERIMENT)
         self.expect_error(BAD_USAGE, ["--limit", "90s"], "experiment", "run", "e.yaml", "--device", "cpu", "--limit", "soon")
+        # What an action does not read is not taken in silence.
+        for action, *flag in (("check", "--limit", "9s"), ("check", "--out", "out"), ("check", "--ledger", "out"), ("list", "--processes", "3"),
+                              ("list", "--device", "cpu"), ("judge", "--device", "cpu"), ("judge", "--ledger", "out")):
+            self.expect_error(BAD_USAGE, [flag[0] + " changes nothing", "experiment ", "leave it out"], "experiment", action, "e.yaml", *flag)
         self.assertIn("nowhere (no such folder)", self.expect(NOT_JUDGED, "experiment", "list", "--ledger", "nowhere").stdout)
 
     def test_kernels_of_another_kind_of_device_are_a_usage_error(self):

@@ -57,6 +57,10 @@ class InvertVerbTest(CliTest):
         self.expect(DONE, "invert", *CPU, "--variants", "tiny_blocks", "--quiet")
         self.assertEqual([name for name in self.files() if "trials" in name], [])
 
+    def test_a_flag_of_timing_is_refused_where_nothing_is_timed(self):
+        for flag, value in (("--seconds", "1"), ("--processes", "3"), ("--margin", "3%"), ("--regime", "cold"), ("--condition", "burst")):
+            self.expect_error(BAD_USAGE, [flag + " changes nothing", "an emulated GPU has no time", "leave it out"], "invert", *EMULATOR, flag, value)
+
     def test_a_problem_or_a_suite_is_named(self):
         self.expect_error(BAD_USAGE, ["--problem", "--suite"], "invert", "--device", "cpu")
 
@@ -74,6 +78,7 @@ class InvertVerbTest(CliTest):
         text = self.expect(DONE, "invert", *EMULATOR, "--variants", names, "--json", "i.json", timeout=300).stdout
         [result] = self.document("i.json")
         self.assertEqual(result["unit"], "count")
+        self.assertEqual(result["processes"], 1)
         self.assertIn("an emulated GPU has no time", result["answer"])
         self.assertIn("wrong on purpose", text)
         rows = {row["variant"]: row for row in result["ranking"]}

@@ -264,6 +264,7 @@ done
         bad(["--metrics", "cpu"], "--device", "cpu", *problem, "--metrics", "sm__cycles_active.avg")
         bad(["'busy' is no name of a hardware counter", "sm__cycles_active.avg"], *H200, *problem, "--metrics", "busy")
         bad(["--emulate"], "--device", "emulator", *problem, "--emulate")
+        bad(["--seconds", "emulator has no time"], "--device", "emulator", *problem, "--seconds", "1")
         bad(["--ncu"], "--device", "cpu", *problem, "--ncu", "ncu")
         bad(["--key", "--arch"], "--key", "h200", *problem)
         bad(["--key h2000", "h100, h100pcie, h200"], "--arch", "sm_90", "--key", "h2000", *problem)

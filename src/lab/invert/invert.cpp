@@ -115,20 +115,21 @@ InvertResult invert(const InvertOptions& options, const std::function<void(int, 
   InvertResult result;
   std::vector<Run> runs;
   bool counts = false;
-  int processes = options.processes, done = 0;
+  result.processes = options.processes;
+  int done = 0;
   try {
-    for (int process = 0; process < processes; ++process) {
+    for (int process = 0; process < result.processes; ++process) {
       Worker worker(options.device, options.worker_executable);
       worker.cancel_when(stop);
       if (process == 0) {
         result.device = worker.device();
         runs = plan(options, result.device);
         counts = result.device.limits.emulated;
-        if (counts) processes = 1;  // what is counted does not vary
+        if (counts) result.processes = 1;  // what is counted does not vary
       }
       const auto judged = static_cast<std::size_t>(
           std::count_if(runs.begin(), runs.end(), [](const Run& run) { return run.planted.why_not.empty(); }));
-      const int total = processes * static_cast<int>(judged + 1);
+      const int total = result.processes * static_cast<int>(judged + 1);
       const auto tell = [&](const std::string& what) {
         if (progress) progress(done++, total, what);
       };
@@ -181,7 +182,7 @@ json invert_json(const InvertOptions& options, const InvertResult& r) {
                            {"margin", options.margin},
                            {"regime", to_string(options.regime)},
                            {"condition", to_string(options.condition)},
-                           {"processes", options.processes},
+                           {"processes", r.processes},
                            {"seed", options.seed},
                            {"environment", r.environment},
                            {"machine", r.machine},

@@ -27,6 +27,7 @@ struct InvertOptions : MeasurementSpec {  // max_seconds: of timing, of all vari
 struct InvertResult {
   std::string why_not;  // the plain candidate failed: nothing is known
   DeviceInfo device;
+  int processes = 0;                // that were asked for; on an emulated GPU one, for counts do not vary
   std::vector<Sensitivity> all;     // in the order of the variants
   std::vector<Sensitivity> ranked;  // those judged
   std::string answer;
