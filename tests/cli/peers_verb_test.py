@@ -223,6 +223,7 @@ class PeersTest(CliTest):
     def test_the_laboratory_says_by_how_much_its_timed_output_was_off(self):
         (row,) = self.run_peers("--peer", fake("good"), rounds="2")
         self.assertGreater(row["correct"]["timed_rel_error"], 0)
+        self.assertGreater(row["correct"]["timed_bound"], row["correct"]["timed_rel_error"])
         self.assertEqual(row["correct"]["timed_rows"], "all")
 
     def test_ours_has_no_time_where_its_timed_output_is_wrong_or_its_process_dies(self):

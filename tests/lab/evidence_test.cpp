@@ -85,6 +85,9 @@ TEST(Evidence, EachForgeryIsToldInWords) {
       {"no bound that an error could be within", [](json& row) { row["correct"]["bound"] = -1; }},
       {"its rel_error of 0.002 is not within", [](json& row) { row["correct"]["rel_error"] = 0.002; }},
       {"its timed_rel_error of 0.002 is not within", [](json& row) { row["correct"]["timed_rel_error"] = 0.002; }},
+      {"its timed_rel_error of 0.0001 is not within its bound of 5e-05",
+       [](json& row) { row["correct"]["timed_bound"] = 5e-5; }},
+      {"its \"timed_bound\" is no bound: 0", [](json& row) { row["correct"]["timed_bound"] = 0; }},
       {"its timed_rel_error of null is not within", [](json& row) { row["correct"].erase("timed_rel_error"); }},
       {"\"level\" is \"quick\"", [](json& row) { row["correct"]["level"] = "quick"; }},
       {"\"level\" is null", [](json& row) { row["correct"].erase("level"); }},
@@ -117,6 +120,14 @@ TEST(Evidence, EachForgeryIsToldInWords) {
     forge(row);
     EXPECT_NE(complaint_of(row).find(words), std::string::npos) << words << ", and it says: " << complaint_of(row);
   }
+}
+
+TEST(Evidence, TheTimedOutputHasABoundOfItsOwn) {
+  json row = honest_row();
+  row["correct"].update({{"rel_error", 1e-5}, {"bound", 5e-5}, {"timed_rel_error", 1e-4}, {"timed_bound", 1e-3}});
+  EXPECT_EQ(complaint_of(row), "");
+  row["correct"].erase("timed_bound");
+  EXPECT_NE(complaint_of(row), "");
 }
 
 TEST(Evidence, OnACpuAFactorOfTwoAndAHalfIsAllowed) {

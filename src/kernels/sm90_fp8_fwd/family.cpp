@@ -114,51 +114,18 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                                          .pv_columns = 128,
                                          .p_exponent = 5,
                                          .scheduler = Scheduler::kOneTile}};
-    // p_exponent 5: a maximum that grows costs a second pass more seldom than with 6, and 4 gains no more than another
-    // 1%. 1.08 times as fast at head dim 64, 1.01 at 128, 1.04 there under a causal mask; 0.97 at 256 (ab, H100, 26
-    // November 2026).
     constexpr Fp8Config kSmall[] = {
-        {.num_consumers = 3,
-         .block_n = 96,
-         .q_stages = 2,
-         .overlap = Overlap::kScoresFirst,
-         .pv_columns = 64,
-         .p_exponent = 5},
-        {.num_consumers = 2,
-         .block_n = 128,
-         .q_stages = 2,
-         .overlap = Overlap::kScoresFirst,
-         .pv_columns = 64,
-         .p_exponent = 5},
-        {.num_consumers = 2,
-         .block_n = 64,
-         .q_stages = 2,
-         .overlap = Overlap::kScoresFirst,
-         .pv_columns = 64,
-         .p_exponent = 5},
+        {.num_consumers = 3, .block_n = 96, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
+        {.num_consumers = 2, .block_n = 128, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
+        {.num_consumers = 2, .block_n = 64, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
     };
     constexpr Fp8Config kMiddle[] = {
-        {.num_consumers = 2,
-         .block_n = 128,
-         .q_stages = 1,
-         .overlap = Overlap::kScoresFirst,
-         .pv_columns = 128,
-         .p_exponent = 5},
-        {.num_consumers = 2,
-         .block_n = 96,
-         .q_stages = 1,
-         .overlap = Overlap::kScoresFirst,
-         .pv_columns = 128,
-         .p_exponent = 5},
-        {.num_consumers = 2,
-         .block_n = 64,
-         .q_stages = 1,
-         .overlap = Overlap::kNone,
-         .pv_columns = 256,
-         .p_exponent = 5},
+        {.num_consumers = 2, .block_n = 128, .q_stages = 1, .overlap = Overlap::kScoresFirst, .pv_columns = 128},
+        {.num_consumers = 2, .block_n = 96, .q_stages = 1, .overlap = Overlap::kScoresFirst, .pv_columns = 128},
+        {.num_consumers = 2, .block_n = 64, .q_stages = 1, .overlap = Overlap::kNone, .pv_columns = 256},
     };
     // Without turns: either consumer's P·V waits for its sums, and the other's multiplies fill the time. 1.02 to 1.03
-    // times as fast as with turns (ab, H100, 26 November 2026).
+    // times as fast as with turns (results/h100/fp8_configs).
     constexpr Fp8Config kLarge[] = {
         {.num_consumers = 2,
          .block_n = 128,
@@ -187,11 +154,14 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     for (Fp8Config config : some) {
       if (problem.band().bounded()) config.scheduler = Scheduler::kCounter;
       // Of a head dim from 65 to 128 Q is loaded early where tiles are short: 1.02 times as fast under a causal mask,
-      // no difference without (ab, H100, 26 November 2026).
+      // no difference without (results/h100/fp8_configs).
       if (problem.band().bounded() && widest > 64 && widest <= 128) config.q_stages = 2;
       configs.push_back(config);
     }
     for (Fp8Config config : configs) {
+      // A maximum that grows costs a second pass more seldom than with 6; 4 gains 1% more. 1.08 times as fast at head
+      // dim 64, 1.01 at 128, 1.04 there under a causal mask, and 0.97 at 256 (results/h100/fp8_configs).
+      if (widest <= 128) config.p_exponent = 5;
       for (const int columns : {config.pv_columns, 64, 96, 128, 256}) {
         config.pv_columns = columns;
         // Not this->why_invalid, which asks why_unsupported, which asks here.

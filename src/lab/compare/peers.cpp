@@ -139,7 +139,9 @@ class PeerRun {
     row["why"] = why;
     row["device"]["driver"] = trial.device.driver;
     row["device"]["ceilings"] = programs_.ceilings();
+    // The row's bound is of the data that came nearest to its own, which need not be the data that was timed.
     row["correct"]["timed_rel_error"] = judged[ours].rel_error;
+    row["correct"]["timed_bound"] = oracle->bound.rel;
     row["registers"] = trial.artifact ? json(trial.artifact->registers) : json();
     put_checkout(row["environment"], options_.checkout);
     row["peers"] = json::array();
