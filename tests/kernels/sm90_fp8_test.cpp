@@ -33,6 +33,13 @@ constexpr const char* kFp8Wide =
 constexpr const char* kFp8Shared =
     "sm90_fp8_fwd:num_consumers=3,block_n=96,num_stages=2,v_stages=2,q_stages=1,ping_pong=1,overlap=0,promote_every=1,"
     "pv_columns=64,p_exponent=6,scheduler=1";
+// Sums that take the registers of the scores of wide blocks; V waits in two parts, in one slot or in two.
+constexpr const char* kFp8WideBlocks =
+    "sm90_fp8_fwd:num_consumers=2,block_n=128,num_stages=2,v_stages=2,q_stages=1,ping_pong=0,overlap=0,promote_every=1,"
+    "pv_columns=128,p_exponent=5,scheduler=2";
+constexpr const char* kFp8WideBlocksOfOneSlot =
+    "sm90_fp8_fwd:num_consumers=2,block_n=96,num_stages=2,v_stages=1,q_stages=1,ping_pong=1,overlap=0,promote_every=1,"
+    "pv_columns=96,p_exponent=6,scheduler=1";
 
 void expect_passes(const char* candidate, std::initializer_list<const char*> problems) {
   for (const char* problem : problems) {
@@ -56,6 +63,21 @@ TEST(Sm90Fp8, SumsOfSeveralBlocksAndOfSeveralChunks) {
   expect_passes(kFp8Blocks, {"b1_h1_sq70_sk170_d64_e4m3", "b1_h2_s170_d64_e4m3_causal"});
   expect_passes(kFp8ValuesFirst, {"b1_h1_sq70_sk300_d128_e4m3"});
   expect_passes(kFp8Shared, {"b1_h1_sq70_sk300_d128_e4m3_causal"});
+}
+TEST(Sm90Fp8, WideBlocksOfWideHeads) {
+  expect_passes(kFp8WideBlocks, {"b1_h2_hk1_sq70_sk300_d256_e4m3", "b1_h1_s200_d256_e4m3_causal",
+                                 "b1_h1_sq70_sk200_d192_dv128_e4m3_causal"});
+  expect_passes(kFp8WideBlocksOfOneSlot, {"b1_h1_sq70_sk250_d192_e4m3_causal"});
+}
+TEST(Sm90Fp8, DefaultsOfWideHeadsTakeTheWidestBlocksThatTheirSumsFit) {
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  const Family& family = family_by_name("sm90_fp8_fwd");
+  const auto block_of = [&](const char* id) {
+    return family.space().to_json(family.default_config(Problem::parse(id), limits)).at("block_n");
+  };
+  EXPECT_EQ(block_of("b1_h1_s64_d256_e4m3"), 128);
+  EXPECT_EQ(block_of("b1_h1_s64_d192_e4m3"), 96);
+  EXPECT_EQ(block_of("b1_h1_s64_d192_dv128_e4m3"), 128);
 }
 
 TEST(Sm90Fp8, RefusesWhatItCannotDo) {
