@@ -102,7 +102,6 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                                         .ping_pong = 0,
                                         .overlap = Overlap::kScoresFirst,
                                         .pv_columns = 64,
-                                        .p_exponent = 5,
                                         .scheduler = Scheduler::kCounter}};
     constexpr Fp8Config kFewMiddle[] = {{.num_consumers = 1,
                                          .block_n = 96,
@@ -112,7 +111,6 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                                          .ping_pong = 0,
                                          .overlap = Overlap::kScoresFirst,
                                          .pv_columns = 128,
-                                         .p_exponent = 5,
                                          .scheduler = Scheduler::kOneTile}};
     constexpr Fp8Config kSmall[] = {
         {.num_consumers = 3, .block_n = 96, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
