@@ -29,6 +29,7 @@ class VerifyFilesTest(CliTest):
     def test_planted_faults(self):
         self.expect(DONE, "check", "--planted", "--device", "emulator", "--problem", "gpu_wrong_tail", "--json", "p.json")
         self.expect_judged("p.json", lambda d: d["results"][0].update(caught=False), "it counts 1 caught, and its rows give 0")
+        self.expect_judged("p.json", lambda d: d.update(not_here=["gpu_race"], skipped=1), "gpu_race: it was skipped, and shows on emulator")
 
     def test_inversions(self):
         flags = ["--device", "emulator", "--problem", "b1_h1_s64_d64_fp16", "--family", "sm80_fwd", "--variants", "no_exponentials,no_stores"]

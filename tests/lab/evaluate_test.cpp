@@ -123,6 +123,18 @@ TEST_F(EvaluateTest, ASoundCandidatePassesEveryGateInOrder) {
   EXPECT_EQ(trial.problem_name, "ragged");
 }
 
+// Checks of normal data, and of what is judged first, run whatever the order.
+TEST_F(EvaluateTest, NormalDataAreJudgedFirst) {
+  EvaluateRequest request = request_for("fake_none:block=32");
+  request.patterns = all_patterns();
+  std::ranges::reverse(request.patterns);
+  const Trial trial = run(request);
+  const Verdict* verdict = find_gate(trial, Gate::kCorrectness);
+  ASSERT_NE(verdict, nullptr) << trial.message;
+  EXPECT_EQ(verdict->evidence.at("patterns").at(0).at("pattern"), "normal");
+  EXPECT_EQ(verdict->evidence.at("patterns").size(), request.patterns.size());
+}
+
 TEST_F(EvaluateTest, EveryDtypeAndLayoutPasses) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16})
     for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {

@@ -111,7 +111,7 @@ void judge_by_device_oracle(Device& device, const EvaluateRequest& request, cons
 class PatternJudge {
  public:
   PatternJudge(Device& device, OracleCache& oracles, const EvaluateRequest& request, const CompiledCandidate& compiled,
-               const LoadedCandidate& loaded, Operands& operands, Pattern pattern)
+               const LoadedCandidate& loaded, Operands& operands, Pattern pattern, bool first)
       : device_(device),
         limits_(device.info().limits),
         request_(request),
@@ -120,7 +120,7 @@ class PatternJudge {
         loaded_(loaded),
         operands_(operands),
         pattern_(pattern),
-        first_(pattern == request.patterns.front()),
+        first_(first),
         oracle_(oracles.get(request.problem, pattern, request.seed, request.max_reference_flops)) {}
 
   PatternResult judge() {
@@ -210,6 +210,13 @@ class PatternJudge {
   std::shared_ptr<const Oracle> oracle_;
 };
 
+// Some checks are of normal data alone, and of the pattern that is judged first: that is the normal one, if it is asked
+// for, wherever it was named.
+std::vector<Pattern> in_order_of_judgement(std::vector<Pattern> patterns) {
+  std::ranges::stable_partition(patterns, [](Pattern pattern) { return pattern == Pattern::kNormal; });
+  return patterns;
+}
+
 // Full only with every pattern.
 GateLevel level_of(const EvaluateRequest& request) {
   const auto asked = [&](Pattern pattern) {
@@ -233,8 +240,11 @@ Verdict judge_correctness(Device& device, OracleCache& oracles, const EvaluateRe
   const LoadedCandidate loaded(device, compiled.candidate, request.problem, compiled.artifact);
   Operands operands(device, request.problem);
   double worst_share = -1;
-  for (const Pattern pattern : request.patterns) {
-    const PatternResult result = PatternJudge(device, oracles, request, compiled, loaded, operands, pattern).judge();
+  const std::vector<Pattern> patterns = in_order_of_judgement(request.patterns);
+  for (const Pattern pattern : patterns) {
+    const bool first = pattern == patterns.front();
+    const PatternResult result =
+        PatternJudge(device, oracles, request, compiled, loaded, operands, pattern, first).judge();
     verdict.evidence["patterns"].push_back(encode_nonfinite(result.evidence));
     const double share = share_of_bound(result.error, result.bound);
     if (share > worst_share || !result.failure.empty()) {

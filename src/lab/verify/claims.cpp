@@ -197,15 +197,19 @@ class ClaimsAudit {
   }
 
   void correctness_bound() {
-    const json bound = part(part(*row_, "correct"), "bound");
-    if (!is_timed(*row_) || !bound.is_number()) return;
+    if (!is_timed(*row_)) return;
+    check_bound("correctness bound", part(part(*row_, "correct"), "bound"));
+    check_bound("bound of the timed output", part(part(*row_, "correct"), "timed_bound"));
+  }
+  void check_bound(const char* what, const json& bound) {
+    if (!bound.is_number()) return;
     try {
       const PlacedProblem problem = problem_of(*row_);
       const double unit = precision_of(problem.dtype).unit, output = precision_of(problem.output_dtype()).unit;
       const double most = (problem.dtype == DType::kF32 ? kMostUnitsF32 : kMostUnits) * std::max(unit, output);
       if (bound.get<double>() > most)
-        complain("its correctness bound of {:.3g} is more than rounding to its types may cost, {:.3g}",
-                 bound.get<double>(), most);
+        complain("its {} of {:.3g} is more than rounding to its types may cost, {:.3g}", what, bound.get<double>(),
+                 most);
     } catch (const std::exception&) {  // as in identity()
     }
   }

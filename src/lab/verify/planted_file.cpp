@@ -13,18 +13,34 @@ namespace {
 
 using nlohmann::json;
 
+const PlantedFault* fault_named(std::string_view name) {
+  const auto& corpus = gpu_planted_faults();
+  const auto fault = std::ranges::find(corpus, name, &PlantedFault::name);
+  return fault == corpus.end() ? nullptr : &*fault;
+}
+
+// What was skipped because it shows elsewhere must show elsewhere only.
+void check_skipped(JudgedFile& file, const std::set<std::string>& skipped) {
+  const std::string where = text_in(file.document(), "device").starts_with("emulator") ? "emulator" : "cuda";
+  for (const std::string& name : skipped) {
+    const PlantedFault* fault = fault_named(name);
+    if (fault == nullptr) file.stale(file.rows().size(), name, "the corpus has no such fault now");
+    else if (fault->runs_on(where) || fault->runs_on("nvrtc"))
+      file.complain("{}: it was skipped, and shows on {}", name, where);
+  }
+}
+
 void compare_with_corpus(JudgedFile& file) {
   std::set<std::string> told;
   for (const json& name : file.document().at("not_here")) told.insert(name.get<std::string>());
   const std::size_t not_here = told.size();
+  check_skipped(file, told);
   for (std::size_t i = 0; i < file.rows().size(); ++i) {
     const json& row = file.rows()[i];
     const std::string name = text_in(row, "name");
     if (!told.insert(name).second) file.complain("{}: it was run, and it shows elsewhere only", name);
-    const auto& corpus = gpu_planted_faults();
-    const auto fault =
-        std::find_if(corpus.begin(), corpus.end(), [&](const PlantedFault& f) { return f.name == name; });
-    if (fault == corpus.end()) {
+    const PlantedFault* fault = fault_named(name);
+    if (fault == nullptr) {
       file.stale(i, name, "the corpus has no such fault now");
       continue;
     }
