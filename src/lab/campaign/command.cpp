@@ -1,7 +1,6 @@
 #include "lab/campaign/command.h"
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 
 #include "core/child_process.h"
@@ -10,6 +9,7 @@
 #include "core/process_end.h"
 #include "lab/campaign/fields.h"
 #include "lab/gates/pair.h"
+#include "lab/process/python_package.h"
 #include "lab/record/machine.h"
 #include "lab/record/outcome.h"
 
@@ -132,30 +132,6 @@ double busy_cores_of(std::string_view phase, const json& document) {
   return most >= kBusyCores ? most : 0;
 }
 
-// Of the Python package whose want ended a program: "No module named 'torch'". Empty: it said no such thing.
-std::string missing_package(std::string_view said) {
-  constexpr std::string_view kSign = "No module named ";
-  const std::size_t at = said.find(kSign);
-  if (at == std::string_view::npos) return "";
-  std::string name;
-  for (const char c : said.substr(at + kSign.size())) {
-    if (c == '\'' && name.empty()) continue;
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') break;
-    name += c;
-  }
-  return name;
-}
-
-std::string skipped_for(const std::string& package, const std::string& python) {
-  const std::string how = package == "flashcore"
-                              ? "`pip wheel . && pip install flashcore-*.whl` in a checkout "
-                                "installs it, or PYTHONPATH names its folder python and FLASHCORE_LIBRARY "
-                                "its build/libflashcore.so"
-                              : fmt::format("`{} -m pip install {}` gets it", python, package);
-  return fmt::format("skipped: the Python package {} is missing; {}; or name a Python that has it with --python",
-                     package, how);
-}
-
 // A verb says that Ctrl-C stopped it, whoever sent SIGINT. Of a command whose time was over it was the campaign.
 std::string without_ctrl_c(std::string said) {
   const std::size_t at = said.find(kStoppedByCtrlC);
@@ -230,7 +206,7 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
   command.lacked = end.no_program || end.exit_code == kLacksSomething || end.exit_code == kNotStarted;
   const bool is_python = command.argv.size() > 1 && command.argv[1] == "-m";
   if (const std::string package = missing_package(end.said); is_python && end.exit_code > 0 && !package.empty()) {
-    command.reason = skipped_for(package, command.argv.front());
+    command.reason = "skipped: " + missing_package_words(package, command.argv.front());
     command.lacked = true;
   } else if (end.exit_code < 0) {
     command.reason =

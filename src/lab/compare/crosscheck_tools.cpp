@@ -11,6 +11,7 @@
 #include "core/scratch_folder.h"
 #include "lab/gates/request.h"
 #include "lab/measure/ncu_csv.h"
+#include "lab/process/python_package.h"
 
 namespace flashcore {
 namespace {
@@ -145,6 +146,8 @@ ToolAnswers ask_python(const ToolQuestion& question) {
   };
   if (!ran.started) return all_lost(question.python + " is not on PATH");
   if (!ran.stopped.empty()) return all_lost(why_stopped("python -m flashcore.crosscheck", ran));
+  if (const std::string package = missing_package(ran.output); ran.exit_code != 0 && !package.empty())
+    return all_lost(missing_package_words(package, question.python));
   if (ran.exit_code != 0)
     return all_lost(
         fmt::format("python -m flashcore.crosscheck ended with {}: {}", ran.exit_code, last_line(ran.output)));
