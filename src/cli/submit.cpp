@@ -195,7 +195,9 @@ Run add_submit(CLI::App& app) {
   add_examples(app, {"submit config.json --device cpu --problem b1_h2_s64_d64_fp32  # exit 0 or 1 or 2",
                      "submit patch.json --device emulator --problem b1_h2_s64_d64_fp16",
                      "submit patch.json --compile-only --arch sm_90 --problem b1_h2_s64_d64_fp16 --json verdict.json"});
-  return [options] {
+  return [options, &app] {
+    if (options->compile_only)
+      refuse_flags(app, {"--device", "--seed"}, "--compile-only ends before anything runs (--arch says what for)");
     if (options->trust_code) trust_code();
     watch_interrupts();
     return run_submit(*options);

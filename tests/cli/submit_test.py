@@ -40,6 +40,13 @@ class SubmitTest(CliTest):
                     self.assertNotIn("verdict.json", self.files())
             del self.environment[name]
 
+    def test_flags_of_what_runs_are_refused_where_nothing_runs(self):
+        answer = self.write("answer.json", json.dumps(COMMENT))
+        for flags in (["--device", "emulator"], ["--seed", "2"]):
+            with self.subTest(flags=flags):
+                self.expect_error(BAD_USAGE, [flags[0], "changes nothing here", "--compile-only"], "submit", answer, "--problem",
+                                  "b1_h2_s64_d64_fp16", "--compile-only", *flags)
+
     def test_the_emulator_judges_it(self):
         self.assertEqual(self.submit(DONE, COMMENT, "--device", "emulator")["verdict"], "passed")
         self.assertEqual(self.submit(FAILED, {"candidate": "sm80_fwd:block_m=7"}, "--device", "emulator")["verdict"], "failed")
