@@ -200,6 +200,14 @@ int check_experiments(const ExperimentArguments& options) {
 int judge_again(const ExperimentArguments& options) {
   if (options.files.empty())
     throw_bad_input("experiment judge needs folders of results; give some, as results/experiments/pipeline_stages");
+  for (const std::string& folder : options.files) {
+    std::error_code ignored;
+    if (fs::exists(folder, ignored) && !fs::is_directory(folder, ignored))
+      throw_bad_input(
+          "experiment judge needs folders of results, and {} is a file; give some, as "
+          "results/experiments/pipeline_stages (run, check and list take the .yaml)",
+          folder);
+  }
   std::vector<std::pair<fs::path, ExperimentResult>> results;
   for (const std::string& folder : options.files) results.emplace_back(folder, rejudge_experiment(folder));
   Console console(options.common.quiet, json_on_stdout(options.common));

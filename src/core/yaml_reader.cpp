@@ -157,7 +157,7 @@ std::string YamlReader::word(const YAML::Node& map, const std::string& key, cons
 std::vector<std::string> YamlReader::texts(const YAML::Node& map, const std::string& key, std::string_view what) const {
   const YAML::Node node = need(map, key, what);
   if (!node.IsSequence() || node.size() == 0)
-    fail(node, fmt::format("{} is not a list; write {}: [one, two]", key, key));
+    fail(node, fmt::format("{} is {}; write {}: [one, two]", key, node.IsSequence() ? "empty" : "not a list", key));
   std::vector<std::string> values;
   for (const YAML::Node& item : node) values.push_back(text_of(item, "an item of " + key));
   return values;

@@ -123,6 +123,7 @@ class ExperimentTest(CliTest):
         self.expect_error(BAD_USAGE, ["stored/samples.json", "flashcore.experiment-samples/1"], "experiment", "judge", "stored")
         self.expect_error(BAD_USAGE, ["judge needs folders"], "experiment", "judge")
         self.expect_error(BAD_USAGE, ["nowhere/verdict.json"], "experiment", "judge", "nowhere")
+        self.expect_error(BAD_USAGE, ["needs folders", "e.yaml is a file"], "experiment", "judge", self.write("e.yaml", "name: e"))
 
     def test_a_closed_idea_is_listed_and_not_run(self):
         closed = EXPERIMENT + "known: It had been the largest gain.\nclosed: {verdict: REFUTED, finding: Others fill the gap., last_commit: a20fe2b}\n"

@@ -51,6 +51,13 @@ TEST(YamlReaderTest, EachItemOfAListHasALineOfItsOwn) {
   EXPECT_EQ(kReader.locate_each(good, "sizes", "a test", length), (std::vector<std::size_t>{3, 5}));
 }
 
+TEST(YamlReaderTest, TextsAreAListThatIsNotEmpty) {
+  const auto texts = [](const char* text) { return kReader.texts(kReader.parse(text), "all", "a test"); };
+  EXPECT_EQ(texts("all: [a, b]"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(refused([&] { texts("all: a"); }), "my.yaml:1: all is not a list; write all: [one, two]");
+  EXPECT_EQ(refused([&] { texts("all: []"); }), "my.yaml:1: all is empty; write all: [one, two]");
+}
+
 TEST(YamlReaderTest, ItemsAreAListThatIsNotEmpty) {
   const auto count = [](const char* text) { return kReader.items(kReader.parse(text), "all", "a test", "{x}").size(); };
   EXPECT_EQ(count("all: [{x: 1}, {x: 2}]"), 2u);

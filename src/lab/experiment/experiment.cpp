@@ -132,9 +132,12 @@ class ExperimentReader {
     if (node.IsSequence() && node.size() == 2)
       for (const YAML::Node& bound : node) range.push_back(reader_.number_of(bound, "a bound of predicted"));
     if (range.size() != 2 || !(range[0] > 0 && range[0] <= range[1] && range[1] <= kMaxSpeedup))
-      reader_.fail(node, fmt::format("predicted is not a range of speed-ups over the control (above 0, at most {}); "
-                                     "write predicted: [1.02, 1.10]",
-                                     kMaxSpeedup));
+      reader_.fail(
+          node,
+          fmt::format(
+              "predicted is not a range of speed-ups over the control (the lower one first, above 0, at most {}); "
+              "write predicted: [1.02, 1.10]",
+              kMaxSpeedup));
     const Prediction prediction{range[0], range[1]};
     const auto allows = [&](SpeedVerdict verdict) { return prediction.allows(verdict, experiment_.margin); };
     if (allows(SpeedVerdict::kFaster) && allows(SpeedVerdict::kSlower) && allows(SpeedVerdict::kSame))
