@@ -245,7 +245,9 @@ ToolAnswer show_source(const json& arguments) {
   if (!file.empty()) {
     const auto found = device_sources().find(file);
     if (found == device_sources().end())
-      throw_bad_input("'{}' is no device source; the tool `source` with a family lists those of the family", file);
+      throw_bad_input(
+          "'{}' is no device source; the tool `source` with a family lists those of the family, as tile/softmax.cuh",
+          file);
     const std::string& text = found->second;
     const auto offset = std::min<std::size_t>(arguments.value("offset", 0), text.size());
     std::size_t end = std::min(offset + kSourceBytes, text.size());

@@ -1,5 +1,7 @@
 // flashcore profile --planted: is the bottleneck of each planted slow kernel named first, and of none without it.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 
@@ -55,9 +57,11 @@ int profile_planted(const ProfileArguments& options, const DeviceInfo& device) {
     throw_bad_input("--seconds is of timing, and --planted on the emulator times nothing; leave it out");
   const auto& kernels = slow_kernels();
   const std::string& only = options.common.problem;
+  std::vector<std::string_view> names;
+  for (const auto& kernel : kernels) names.push_back(kernel.name);
   if (!only.empty() && std::none_of(kernels.begin(), kernels.end(), [&](const auto& k) { return k.name == only; }))
-    throw_bad_input("'{}' is no planted slow kernel; `flashcore profile --planted` without --problem lists all {}",
-                    only, kernels.size());
+    throw_bad_input("'{}' is no planted slow kernel; give one of {}, or leave --problem out to run all", only,
+                    fmt::join(names, ", "));
   Console console(options.common.quiet, json_on_stdout(options.common));
   GatherOptions gather = gather_options(options, device, console);
   SlowTally tally;

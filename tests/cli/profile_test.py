@@ -271,7 +271,7 @@ done
         # Keys of the user's own table are known, too; of a table with several, all.
         self.environment["FLASHCORE_TUNED"] = self.write("table.json", '{"a_gpu_of_mine": {}, "h200": {}}')
         bad(["--key h2000", "a_gpu_of_mine, h100, h100pcie, h200"], "--arch", "sm_90", "--key", "h2000", *problem)
-        bad(["no planted slow kernel", "slow_nothing"], "--planted", "--device", "emulator", "--problem", "slow_nothing")
+        bad(["no planted slow kernel", "slow_nothing", "give one of slow_bank_conflicts, slow_spills"], "--planted", "--device", "emulator", "--problem", "slow_nothing")
         bad(["GPU kernels"], "--planted", "--device", "cpu")
         bad(["--planted"], "--planted", *H200)
         bad(["--planted", "--config"], "--planted", "--device", "emulator", "--config", "num_stages=2")

@@ -192,9 +192,12 @@ class Gatherer {
     const std::string tool = find_nvdisasm(options_.nvdisasm);
     if (tool.empty())
       return lose(kSassOf,
-                  fmt::format("{} is not there; install the CUDA toolkit or `pip install nvidia-cuda-nvdisasm`, or "
-                              "give its path with --nvdisasm; {}",
-                              options_.nvdisasm.empty() ? "nvdisasm" : options_.nvdisasm, kStill));
+                  options_.nvdisasm.empty()
+                      ? fmt::format("nvdisasm is not there; install the CUDA toolkit or `pip install "
+                                    "nvidia-cuda-nvdisasm`, or give its path with --nvdisasm; {}",
+                                    kStill)
+                      : fmt::format("--nvdisasm {} is not there; give the path of nvdisasm, or leave it out; {}",
+                                    options_.nvdisasm, kStill));
     options_.progress("machine code by " + tool);
     const ScratchFolder folder;
     const auto file = folder.path() / "kernel.cubin";
