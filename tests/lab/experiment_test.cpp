@@ -409,6 +409,28 @@ TEST(StoredVerdicts, AreWhatTheirResultsSay) {
   EXPECT_GE(judged, 20u);
 }
 
+TEST_F(ExperimentTest, WhatWasTimedIsNotOverwrittenByARunThatWasStopped) {
+  ExperimentResult timed;
+  timed.experiment = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
+  timed.device.key = "h200";
+  timed.summary = {"", "", ""};
+  timed.processes = 2;
+  ExperimentPair pair;
+  pair.problem = timed.experiment.problems.front();
+  pair.result.ended = PairEnded::kMeasured;
+  pair.result.processes.resize(2);
+  pair.result.comparison.speedup = 1.0;
+  timed.pairs = {pair};
+  const auto out = folder_ / "out";
+  write_experiment(timed, experiment_folder(timed, out));
+  ExperimentResult stopped = timed;
+  stopped.pairs[0].result.processes.pop_back();
+  EXPECT_EQ(experiment_folder(stopped, out), out / "unroll" / "unjudged") << "one process of two";
+  stopped.pairs[0].result = {};
+  EXPECT_EQ(experiment_folder(stopped, out), out / "unroll" / "unjudged") << "nothing was timed";
+  EXPECT_EQ(experiment_folder(timed, out), out / "unroll") << "it says as much";
+}
+
 TEST_F(ExperimentTest, AVerdictIsNotOverwrittenByOneThatSaysLess) {
   ExperimentResult found;
   found.experiment = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));

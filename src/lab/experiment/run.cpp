@@ -186,6 +186,25 @@ class Runner {
   int done_ = 0, total_ = 0, timings_ = 0;
 };
 
+bool is_timed(const ExperimentPair& pair) { return pair.result.ended == PairEnded::kMeasured || pair.result.same_code; }
+
+// It was timed in fewer processes than were asked for.
+bool is_cut_short(const ExperimentResult& result, const ExperimentPair& pair) {
+  return is_timed(pair) && !pair.result.same_code && static_cast<int>(pair.result.processes.size()) < result.processes;
+}
+
+// Than what is stored of the same device: a verdict says more than none, and without one whole comparisons do.
+bool says_less(const ExperimentResult& result, const LedgerEntry& stored) {
+  if (result.verdict != HypothesisVerdict::kInconclusive) return false;
+  if (stored.verdict != HypothesisVerdict::kInconclusive) return true;
+  const auto whole = std::count_if(result.pairs.begin(), result.pairs.end(), [&](const ExperimentPair& pair) {
+    return is_timed(pair) && !is_cut_short(result, pair);
+  });
+  const auto timed =
+      std::count_if(stored.pairs.begin(), stored.pairs.end(), [](const LedgerPair& pair) { return pair.speedup > 0; });
+  return whole < std::min<std::ptrdiff_t>(timed, std::ssize(result.pairs));
+}
+
 }  // namespace
 
 std::filesystem::path experiment_folder(const ExperimentResult& result, const std::filesystem::path& folder) {
@@ -196,8 +215,7 @@ std::filesystem::path experiment_folder(const ExperimentResult& result, const st
     try {
       const LedgerEntry entry = parse_ledger_entry(read_file(verdict), verdict.string());
       if (entry.device_key != result.device.key) continue;
-      const bool says_less = result.verdict == HypothesisVerdict::kInconclusive;
-      return says_less && entry.verdict != HypothesisVerdict::kInconclusive ? target / "unjudged" : target;
+      return says_less(result, entry) ? target / "unjudged" : target;
     } catch (const Error&) {  // what cannot be read may be somebody's
       return target / "unjudged";
     }
@@ -222,9 +240,7 @@ void conclude(ExperimentResult& result) {
     const ExperimentArm& arm = e.candidates[pair.arm];
     const Comparison& c = pair.result.comparison;
     pair.outcome = outcome_of(arm.predicted, c, e.margin);
-    const bool timed = pair.result.ended == PairEnded::kMeasured || pair.result.same_code;
-    const auto processes = static_cast<int>(pair.result.processes.size());
-    const bool stopped = timed && !pair.result.same_code && processes < result.processes;
+    const bool timed = is_timed(pair), stopped = is_cut_short(result, pair);
     if (stopped) pair.outcome = HypothesisVerdict::kInconclusive;
     if (timed) {
       pair.prediction_error = c.speedup / arm.predicted.middle() - 1;
@@ -236,7 +252,7 @@ void conclude(ExperimentResult& result) {
                                     pair.problem.name, pair.result.verdict, c.speedup, c.ci95_low, c.ci95_high,
                                     arm.predicted.low, arm.predicted.high)
                       : fmt::format("{} on {}: {}", arm.name, pair.problem.name, pair.result.verdict);
-    if (stopped) measured += fmt::format(" ({} of {} processes)", processes, result.processes);
+    if (stopped) measured += fmt::format(" ({} of {} processes)", pair.result.processes.size(), result.processes);
   }
   result.verdict = overall_outcome(outcomes, e.every);
   const auto count = [&](HypothesisVerdict which) { return std::count(outcomes.begin(), outcomes.end(), which); };

@@ -68,8 +68,9 @@ void conclude(ExperimentResult& result);
 ExperimentResult rejudge_experiment(const std::filesystem::path& folder);
 
 // Where the files of a result go: `folder`/<name>, but never over a verdict that says more. What was measured on
-// another device goes beside it, into <name>_on_<device>; a result without a verdict, where there is one, into a folder
-// "unjudged" in it, which no ledger reads.
+// another device goes beside it, into <name>_on_<device>. Where there is a verdict, a result without one goes into a
+// folder "unjudged" in it, which no ledger reads; so does one that was stopped, where more comparisons were timed
+// before.
 std::filesystem::path experiment_folder(const ExperimentResult& result, const std::filesystem::path& folder);
 // samples.json (every sample of every process), verdict.json (what the ledger reads), then verdict.md and verdict.html
 // in `target`. Returns why pages could not be written; what was measured stays. Error kEnvironment if that
