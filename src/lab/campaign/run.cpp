@@ -129,13 +129,15 @@ class Campaign {
 
   void run_phase(CampaignPhase& phase) {
     const std::vector<CampaignCommand> earlier = std::move(phase.commands);
-    phase = {.name = phase.name, .status = PhaseStatus::kRunning, .started_at = now_iso8601()};
+    const double earlier_seconds = phase.seconds;  // also of attempts of which nothing is kept: the machine was held
+    phase = {
+        .name = phase.name, .status = PhaseStatus::kRunning, .started_at = now_iso8601(), .seconds = earlier_seconds};
     phase.budget_seconds =
         seconds_for(state_, options_.device, phase.name, options_.budget_seconds - seconds_from(start_));
     const bool timeless = is_timeless(phase.name, options_.device);
     const bool table_is_lost = !timeless && phase_plan(phase.name).of_table_before && !keep_table_before();
     if (!timeless && !table_is_lost) phase.commands = commands_of(phase.name, options_, state_, phase.budget_seconds);
-    const double kept_seconds = keep_ended(phase, earlier);
+    keep_ended(phase, earlier);
     save_state(options_.folder, state_);
     if (told_) told_(state_, phase);
     const double start = options_.now_seconds();
@@ -156,14 +158,14 @@ class Campaign {
       if (phase.commands.empty()) phase.reason = nothing_to_run(phase.name);
       if (!run_commands(phase, start)) {
         // Interrupted: the phase is in flight, and whoever goes on runs what has not ended.
-        phase.seconds = kept_seconds + seconds_from(start);
+        phase.seconds = earlier_seconds + seconds_from(start);
         phase.status = PhaseStatus::kInterrupted;
         phase.reason = "interrupted; --resume goes on with it";
         save_state(options_.folder, state_);
         return;
       }
     }
-    phase.seconds = kept_seconds + seconds_from(start);
+    phase.seconds = earlier_seconds + seconds_from(start);
     judge_phase(phase);
     phase.status = PhaseStatus::kDone;
     save_state(options_.folder, state_);
@@ -193,9 +195,8 @@ class Campaign {
 
   double seconds_from(double start) const { return options_.now_seconds() - start; }
 
-  // What an earlier attempt at the phase has done already, and its seconds.
-  double keep_ended(CampaignPhase& phase, const std::vector<CampaignCommand>& earlier) const {
-    double seconds = 0;
+  // What an earlier attempt at the phase has done already.
+  void keep_ended(CampaignPhase& phase, const std::vector<CampaignCommand>& earlier) const {
     for (CampaignCommand& command : phase.commands) {
       const auto then = std::find_if(earlier.begin(), earlier.end(), [&](const CampaignCommand& c) {
         return still_holds(options_.folder, c, command);
@@ -203,9 +204,7 @@ class Campaign {
       if (then == earlier.end()) continue;
       command = *then;
       command.kept = true;
-      seconds += command.seconds;
     }
-    return seconds;
   }
 
   bool lacks_baseline() const {
