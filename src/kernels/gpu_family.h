@@ -1,14 +1,17 @@
 #pragma once
 // What every GPU family shares on the host: its Config erased to values, Traits and Limits filled, parameters packed.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <numeric>
 #include <optional>
 #include <string>
 
 #include "kernels/config_binding.h"
 #include "kernels/family.h"
 #include "kernels/gpu_expression.h"
+#include "kernels/tile/page_boxes.h"
 #include "kernels/tile/traits.h"
 
 namespace flashcore {
@@ -154,6 +157,28 @@ struct PageEndMap {
   int steps_per_page, steps_per_key;
 };
 PageEndMap page_end_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, int rows);
+
+// Those of forward_paged in a family that loads boxes by TMA (tile/page_boxes.h), and the maps of its pools: `params` has
+// those of k and v among its members, and blocks have `block_n` keys.
+template <class Params>
+void set_pool_params(Step& step, const Params& params, int block_n, const Problem& problem,
+                     const ProblemLayouts& layouts) {
+  using Pool = tile::Pool<Params, EncodedMap>;
+  const int rows = static_cast<int>(std::gcd(problem.page_size, std::int64_t{block_n}));
+  const PageEndMap end = page_end_map_of(offsetof(Pool, v_end), problem.dtype, layouts.v, rows);
+  const tile::PageBoxes boxes = {rows, block_n / rows, end.steps_per_page, end.steps_per_key,
+                                 tile::FastDivide::by(static_cast<int>(problem.page_size))};
+  set_params_of(step, Pool{params, {}, boxes}, problem, layouts);
+  // A pool without pages may have no memory to point at, and no page of it is loaded.
+  const bool no_pages = layouts.pages == 0;
+  const auto map_of = [&](std::size_t offset, TensorLayout pool) {
+    pool.batch = std::max<std::int64_t>(pool.batch, 1);
+    return tensor_map_of(offset, problem.dtype, pool, {64, rows, 1, 1});
+  };
+  step.add_map(map_of(offsetof(Params, k), layouts.k), no_pages ? Operand::kQ : Operand::kK);
+  for (const TensorMapSpec& map : {map_of(offsetof(Params, v), layouts.v), end.map})
+    step.add_map(map, no_pages ? Operand::kQ : Operand::kV);
+}
 
 // Tiles of that many query rows, of all sequences and query heads.
 inline std::int64_t tiles_of_rows(const Problem& problem, int rows) {

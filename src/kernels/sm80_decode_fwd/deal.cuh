@@ -11,16 +11,13 @@
 #include "kernels/ptx/vote.cuh"
 #include "kernels/sm80_decode_fwd/config.h"
 #include "kernels/sm80_decode_fwd/params.h"
+#include "kernels/tile/extent.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/sequence.cuh"
 
 namespace flashcore::sm80_decode_fwd {
 
-// Of one sequence, what masks and functions of scores go by.
-struct Extent {
-  int heads_q, seqlen_q, seqlen_kv;
-  int right_offset, left_offset;
-};
+using tile::Extent;
 
 // Units begin_of(c) .. begin_of(c + 1) - 1 for CTA c.
 struct Shares {
@@ -70,9 +67,7 @@ struct Dealer {
     else return {0, problem().seqlen_q, 0, problem().seqlen_kv, false, 0};
   }
   FC_DEVICE Extent extent(int len_q, int len_kv) const {
-    int diagonal = 0;
-    if constexpr (T.ragged) diagonal = ragged->is_bottom_right ? len_kv - len_q : 0;
-    return {problem().heads_q, len_q, len_kv, problem().right_offset + diagonal, problem().left_offset + diagonal};
+    return Extent::of<T>(problem(), ragged, len_q, len_kv);
   }
   // Blocks that some row of the sequence sees; a tile whose rows see none has one all the same.
   FC_DEVICE tile::BlockRange blocks(const tile::Sequence& s) const {

@@ -5,16 +5,13 @@
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/sm80_wide_fwd/config.h"
 #include "kernels/sm80_wide_fwd/params.h"
+#include "kernels/tile/extent.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/sequence.cuh"
 
 namespace flashcore::sm80_wide_fwd {
 
-// Of one sequence, what masks and functions of scores go by.
-struct Extent {
-  int heads_q, seqlen_q, seqlen_kv;
-  int right_offset, left_offset;
-};
+using tile::Extent;
 
 struct Work {
   int tile;  // its number among those of the grid

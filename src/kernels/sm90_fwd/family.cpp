@@ -1,6 +1,5 @@
 #include <array>
 #include <cstddef>
-#include <numeric>
 #include <span>
 
 #include "kernels/batch_invariant.h"
@@ -18,7 +17,6 @@ using sm90_fwd::Config;
 using tile::Scheduler;
 
 using Params = sm90_fwd::Params<EncodedMap>;
-using PoolParams = sm90_fwd::PoolParams<EncodedMap>;
 
 // Rows of an odd number of 16 bytes take TMA half as long again, and past 64 columns the tensor cores wait for it. Then
 // a block that is loaded for more rows, by a third consumer or by a cluster, is worth up to a third of the time, if
@@ -146,7 +144,7 @@ class Sm90Forward final : public GpuFamily<Config> {
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, tiles, clusters) * config.cluster);
     step.launch.cluster.x = static_cast<unsigned>(config.cluster);
-    if (problem.paged()) set_pool_params(step, config, params, problem, layouts);
+    if (problem.paged()) set_pool_params(step, params, config.block_n, problem, layouts);
     else set_params_of(step, params, problem, layouts);
     relocate_forward(step, offsetof(Params, problem));
     const auto add_map = [&](std::size_t offset, const TensorLayout& layout, std::int64_t bound, int rows,
@@ -172,26 +170,6 @@ class Sm90Forward final : public GpuFamily<Config> {
   }
 
  private:
-  // Those of forward_paged, and the maps of its pools.
-  static void set_pool_params(Step& step, const Config& config, const Params& params, const Problem& problem,
-                              const ProblemLayouts& layouts) {
-    const int rows = static_cast<int>(std::gcd(problem.page_size, std::int64_t{config.block_n}));
-    const PageEndMap end = page_end_map_of(offsetof(PoolParams, v_end), problem.dtype, layouts.v, rows);
-    const sm90_fwd::PageBoxes boxes = {rows, config.block_n / rows, end.steps_per_page, end.steps_per_key,
-                                       tile::FastDivide::by(static_cast<int>(problem.page_size))};
-    set_params_of(step, PoolParams{params, {}, boxes}, problem, layouts);
-    const std::array<int, 4> box = {64, rows, 1, 1};
-    // A pool without pages may have no memory to point at, and no page of it is loaded.
-    const bool no_pages = layouts.pages == 0;
-    const auto map_of = [&](std::size_t offset, TensorLayout pool) {
-      pool.batch = std::max<std::int64_t>(pool.batch, 1);
-      return tensor_map_of(offset, problem.dtype, pool, box);
-    };
-    step.add_map(map_of(offsetof(Params, k), layouts.k), no_pages ? Operand::kQ : Operand::kK);
-    for (const TensorMapSpec& map : {map_of(offsetof(Params, v), layouts.v), end.map})
-      step.add_map(map, no_pages ? Operand::kQ : Operand::kV);
-  }
-
   // Where loads are scarce: none if no such config is valid.
   std::optional<ConfigValues> sharing_loads(const Problem& problem, const DeviceLimits& limits) const {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));

@@ -1,7 +1,7 @@
 #pragma once
 // What the host hands to sm90_fwd. Read by g++ and by NVRTC.
 
-#include "kernels/tile/fast_divide.h"
+#include "kernels/tile/page_boxes.h"
 #include "kernels/tile/tile_order.h"
 #include "kernels/tile/traits.h"
 
@@ -16,22 +16,8 @@ struct Params {
   tile::TileOrder order;   // of the tiles of a cluster
 };
 
-// How a block of keys is loaded from a paged cache: in boxes that each lie in one page, since `rows` divides both the
-// page and the block.
-struct PageBoxes {
-  int rows, count;  // of a box, and boxes of a block
-  // Of the map `v_end`: what a page and a key of a page add to its last coordinate.
-  int steps_per_page, steps_per_key;
-  tile::FastDivide by_page_size;
-};
-
-// The parameters of a paged problem. The maps of k and v are those of the pools, [page, head, key of the page, column],
-// in boxes of `boxes.rows`. `v_end` loads the box in which a sequence ends: page_end_map_of of gpu_family.h.
+// The parameters of a paged problem.
 template <class Map>
-struct PoolParams {
-  Params<Map> plain;
-  Map v_end;
-  PageBoxes boxes;
-};
+using PoolParams = tile::Pool<Params<Map>, Map>;
 
 }  // namespace flashcore::sm90_fwd

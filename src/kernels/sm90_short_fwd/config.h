@@ -58,6 +58,8 @@ constexpr int remote_exchange_bytes(const Config& c, const Traits& t) {
 }
 
 constexpr int barrier_bytes(const Config& c) { return 8 * (1 + 2 * c.key_groups * c.num_stages + 4 * warpgroups(c)); }
+// Warps of a key group that load its keys: boxes of pages are many, and a warp issues one after the other.
+constexpr int loading_warps(const Traits& t) { return t.paged ? 4 : 1; }
 constexpr int smem_bytes(const Config& c, const Traits& t) {
   return c.row_groups * q_tile_bytes(t) + c.key_groups * c.num_stages * (k_tile_bytes(c, t) + v_tile_bytes(c, t)) +
          4 * warpgroups(c) * (local_exchange_bytes(c, t) + remote_exchange_bytes(c, t)) +
@@ -83,6 +85,7 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (warpgroups(c) > 4) return "more than 4 warpgroups in a CTA leave too few registers to each";
   if (parts(c) > 16) return "more than 16 parts of a row's keys";
   if (c.row_groups > 1 && c.pack_heads > 1) return "packed heads are for few query rows, and row groups for many";
+  if (t.paged && c.early_launch != 0) return "lengths are read before a launch could wait for the one before it";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
     return "shared memory of Q, K and V tiles and of the merge exceeds the device's limit per CTA";
   if (registers_needed(c, t) > registers_available(c)) return "accumulators of O, S and P do not fit the registers";

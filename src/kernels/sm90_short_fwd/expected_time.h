@@ -10,6 +10,7 @@
 namespace flashcore::sm90_short_fwd {
 
 // In us; none for several row groups, which were not measured.
-std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits);
+std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits,
+                                   double share_of_bound = 1);
 
 }  // namespace flashcore::sm90_short_fwd

@@ -9,6 +9,7 @@
 #include "kernels/sm90_short_fwd/config.h"
 #include "kernels/sm90_short_fwd/context.cuh"
 #include "kernels/sm90_short_fwd/merge.cuh"
+#include "kernels/sm90_short_fwd/pages.cuh"
 #include "kernels/sm90_short_fwd/params.h"
 #include "kernels/tile/scheduler.cuh"
 #include "kernels/tile/warpgroup.cuh"
@@ -17,7 +18,7 @@ namespace flashcore::sm90_short_fwd {
 
 template <Traits T, Config C>
 struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThreshold>,
-                tile::SlopesOfRows<has_score(T), 2> {
+                StateOfKernel<T.paged, T, C>::Type {
   using Base = tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThreshold>;
   using Base::acc_o, Base::acc_s, Base::p, Base::softmax, Base::mark;
   using Activity = tile::Activity;
@@ -43,15 +44,24 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
   unsigned short* outputs[2];  // this lane's first column in them
   float inverse[2];            // of the row's sum, where one part has all keys
 
-  FC_DEVICE Kernel(const Params<ptx::TensorMap>& parameters, const ScoreParams* of_scores) : params(parameters) {
+  FC_DEVICE Kernel(const Params<ptx::TensorMap>& parameters, const ScoreParams* of_scores,
+                   const PagedKernelParams* of_pages = nullptr)
+      : params(parameters) {
     if constexpr (has_score(T)) this->score_params = of_scores;
+    if constexpr (T.paged) this->pool = of_pages;
   }
 
   // Made where they are used: kept beside what they refer to, they would put both into local memory.
   FC_DEVICE OverGroups<T, C> over_groups() const { return {at}; }
   FC_DEVICE OverCluster<T, C> over_cluster() const { return {at}; }
-  FC_DEVICE tile::Mask<T, ForwardParams> mask() const { return {params.problem}; }
-  FC_DEVICE tile::Score<T> score() const { return {params.problem, this->score_params}; }
+  // What masks and scores go by.
+  FC_DEVICE const auto& lengths() const {
+    if constexpr (T.paged) return this->extent;
+    else return params.problem;
+  }
+  using Lengths = tile::LengthsOf<T.paged>;
+  FC_DEVICE tile::Mask<T, Lengths> mask() const { return {lengths()}; }
+  FC_DEVICE tile::Score<T, Lengths, T.paged> score() const { return {lengths(), this->score_params}; }
 
   // --- what to do -------------------------------------------------------------------------------------------------
   // The grid is (heads, batch, row tiles) and needs no division where one tile holds a key head's query heads.
@@ -67,14 +77,30 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     const int row_tile = tile::row_tile_of_grid<tile::Mask<T, ForwardParams>::kLongestLast>();
     tile.set_heads(head, head_tile, params.group_size);
     tile.first_position = row_tile * kTilePositions + at.row_group * kPositions;
-    const int last = min_int((row_tile + 1) * kTilePositions, params.problem.seqlen_q) - 1;
+    if constexpr (T.paged) {
+      if (params.longest_first) tile.batch = this->read_sequence_by_length(tile.batch, at.k(0, 0));
+      else this->read_sequence(tile.batch);
+    }
+    const int last = min_int((row_tile + 1) * kTilePositions, lengths().seqlen_q) - 1;
     // Every kParts-th block: neighbours read neighbouring DRAM, and a mask takes as much from each.
     const tile::BlockRange all = mask().template blocks<kBlockN>(row_tile * kTilePositions, last);
     first_block = all.begin + at.rank * C.key_groups + at.key_group;
     blocks = (all.end - first_block + kParts - 1) / kParts;
+    if constexpr (T.paged) {
+      this->first_seen = mask().begin_of(row_tile * kTilePositions);
+      // Fewer rows than the bound: tiles of the grid without any.
+      if (last < row_tile * kTilePositions || blocks < 0) blocks = 0;
+    }
   }
 
   FC_DEVICE int block_at(int i) const { return first_block + i * kParts; }
+
+  // Of a sequence whose lengths are not possible: it has no rows to finish.
+  FC_DEVICE void give_up() {
+    const bool is_first = at.rank == 0 && tile.first_position == at.row_group * kPositions;
+    if (is_first && this->sequence.len_q > 0) this->write_bad(tile.first_head, tile.heads);
+    this->extent.seqlen_q = 0, blocks = 0;
+  }
 
   // --- load -------------------------------------------------------------------------------------------------------
   FC_DEVICE static int stage(int i) { return i % C.num_stages; }
@@ -87,9 +113,83 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
                          block_at(i) * kBlockN, tile.head_kv, tile.batch);
   }
 
+  // --- load, in pages ---------------------------------------------------------------------------------------------
+  // By all warps of a key group's first row group. Boxes of a block go to the warps in turn, and to the lanes of each.
+  FC_DEVICE bool loads_pages() const { return at.row_group == 0; }
+  FC_DEVICE int own_box() const { return at.warp + loading_warps(T) * at.lane; }
+  FC_DEVICE auto own_keys() const { return this->keys(tile.batch, tile.head_kv); }
+  // What the table says of the lane's box in block i of the part.
+  FC_DEVICE int entry_of(int i) const {
+    const auto keys = own_keys();
+    return i < blocks ? keys.entry_of(keys.first_key(block_at(i), own_box())) : 0;
+  }
+  FC_DEVICE void load_k_pages(int i, int entry) {
+    const auto keys = own_keys();
+    const ptx::SharedAddress full = at.k_full(at.key_group, stage(i));
+    const int page = keys.page_in(entry, keys.first_key(block_at(i), own_box()));
+    const int missing =
+        keys.template load_boxes<T.head_dim, false>(at.k(at.key_group, stage(i)), params.k, full, block_at(i), page,
+                                                    own_box(), loading_warps(T) * 32);
+    const int bytes = keys.bytes_that_come(keys.bytes_of_warp(k_tile_bytes(C, T), at.warp, loading_warps(T)), missing);
+    // After the loads, whose bytes may have come: the phase waits for this arrival all the same.
+    if (at.lane == 0) ptx::mbarrier_arrive_expect_tx(full, bytes);
+  }
+  FC_DEVICE void load_v_pages(int i, int entry) {
+    const auto keys = own_keys();
+    const ptx::SharedAddress full = at.v_full(at.key_group, stage(i));
+    const int page = keys.page_in(entry, keys.first_key(block_at(i), own_box()));
+    keys.template load_boxes<T.head_dim_v, true>(at.v(at.key_group, stage(i)), params.v, full, block_at(i), page,
+                                                 own_box(), loading_warps(T) * 32);
+    if (at.lane == 0)
+      ptx::mbarrier_arrive_expect_tx(full, keys.bytes_of_warp(v_tile_bytes(C, T), at.warp, loading_warps(T)));
+  }
+  FC_DEVICE void start_loads_of_pages() {
+    mark(Activity::kLoadK);
+    if (at.lane == 0 && at.row_group == 0 && at.warp == 0) {
+      for (int i = 0; i < C.num_stages; ++i) {
+        ptx::mbarrier_init(at.k_full(at.key_group, i), loading_warps(T));
+        ptx::mbarrier_init(at.v_full(at.key_group, i), loading_warps(T));
+      }
+      if (at.key_group == 0) ptx::mbarrier_init(at.q_full(), 1);
+      ptx::fence_mbarrier_init();
+    }
+    if constexpr (C.cluster > 1) {
+      if (at.lane == 0 && at.warp == 1) over_cluster().expect_parts();
+    }
+    // All at once: their latency is the same for each.
+    int entries[C.num_stages];
+#pragma unroll
+    for (int i = 0; i < C.num_stages; ++i) entries[i] = loads_pages() ? entry_of(i) : 0;
+    mark(Activity::kWaitPartner);
+    ptx::bar_sync();
+    if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
+    mark(Activity::kLoadK);
+    if (loads_pages()) {
+      if (at.key_group == 0 && at.warp == 0 && at.lane == 0 && blocks > 0) load_q_packed();
+#pragma unroll
+      for (int i = 0; i < C.num_stages; ++i) {
+        if (i < blocks) load_k_pages(i, entries[i]), load_v_pages(i, entries[i]);
+      }
+      this->entry_of_keys = entry_of(C.num_stages);
+    }
+    if constexpr (C.cluster > 1) ptx::cluster_wait();
+  }
+  // The map is that of ragged_map_of; a box that begins past the bound is not in it, and loads the last row instead.
+  FC_DEVICE void load_q_packed() {
+    ptx::mbarrier_arrive_expect_tx(at.q_full(), C.row_groups * TileQ::kBytes);
+    const int bound = params.problem.seqlen_q, shift = bound - this->sequence.len_q;
+#pragma unroll
+    for (int group = 0; group < C.row_groups; ++group) {
+      TileQ::load(at.q(group), params.q, at.q_full(),
+                  min_int(tile.first_position + group * kPositions + shift, bound - 1), tile.first_head,
+                  this->sequence.first_q + this->sequence.len_q);
+    }
+  }
+
   // One thread of each key group makes the barriers that its loads complete on, and issues them in the order in which
   // they are waited for: the tensor memory accelerator serves them one after another.
   FC_DEVICE void start_loads() {
+    if constexpr (T.paged) return start_loads_of_pages();
     mark(Activity::kLoadK);
     if (at.lane == 0 && at.row_group == 0) {
       if (at.warp == 0) {
@@ -127,6 +227,16 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     mark(Activity::kWaitSlot, index);
     ptx::bar_sync(kRefillBarrier + at.key_group, 128 * C.row_groups);
     mark(Activity::kLoadK, index);
+    if constexpr (T.paged) {
+      if (!loads_pages()) return;
+      if (more_v) load_v_pages(index - 1 + C.num_stages, this->entry_of_values);
+      if (more_k) {
+        load_k_pages(index + C.num_stages, this->entry_of_keys);
+        this->entry_of_values = this->entry_of_keys;
+        this->entry_of_keys = entry_of(index + C.num_stages + 1);
+      }
+      return;
+    }
     if (at.lane == 0 && at.warp == 0 && at.row_group == 0) {
       if (more_v) load_v(index - 1 + C.num_stages);
       if (more_k) load_k(index + C.num_stages);
@@ -229,8 +339,8 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
 
   // --- finish -----------------------------------------------------------------------------------------------------
   // Whether any of the warp's 16 rows exists.
-  FC_DEVICE bool warp_has_rows() const { return tile.exists(16 * at.warp, params.problem.seqlen_q); }
-  FC_DEVICE bool row_exists(int r) const { return tile.exists(row(r), params.problem.seqlen_q); }
+  FC_DEVICE bool warp_has_rows() const { return tile.exists(16 * at.warp, lengths().seqlen_q); }
+  FC_DEVICE bool row_exists(int r) const { return tile.exists(row(r), lengths().seqlen_q); }
 
   // What O of the whole row is multiplied with, and its log-sum-exp.
   FC_DEVICE float scale_with_sink(int r, float& lse) const {
@@ -254,6 +364,13 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     }
   }
 
+  FC_DEVICE float* lse_pointer(int head, int position) const {
+    if constexpr (T.paged)
+      return params.problem.lse + (static_cast<long long>(head) * this->pool->ragged.total_q + this->sequence.first_q +
+                                   position);
+    else
+      return tile::lse_pointer(params.problem, tile.batch, head, position);
+  }
   // After O: 3% of a short problem, measured.
   FC_DEVICE void store_lse() const {
     const ForwardParams& problem = params.problem;
@@ -261,20 +378,22 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (!row_exists(r)) continue;
-      ptx::st_global_f32(
-          tile::lse_pointer(problem, tile.batch, tile.first_head + tile.head_of(row(r)), tile.position_of(row(r))),
-          lse_of_row(r));
+      ptx::st_global_f32(lse_pointer(tile.first_head + tile.head_of(row(r)), tile.position_of(row(r))), lse_of_row(r));
     }
   }
 
   // The part's first chunk of 8 columns, of all of O's.
   FC_DEVICE int first_chunk() const { return at.key_group * kGroupChunks + at.rank * kPartChunks; }
+  FC_DEVICE int position_in_o(int row) const {
+    if constexpr (T.paged) return this->sequence.first_q + tile.position_of(row);
+    else return tile.position_of(row);
+  }
   // This lane's first column of the part's, in row r of O.
   FC_DEVICE unsigned short* output(int r) const {
     const ForwardParams& problem = params.problem;
     return static_cast<unsigned short*>(problem.o) + tile.batch * problem.o_stride.batch +
            (tile.first_head + tile.head_of(row(r))) * problem.o_stride.head +
-           tile.position_of(row(r)) * problem.o_stride.row + first_chunk() * 8 + tile::column_of_lane(at.lane);
+           position_in_o(row(r)) * problem.o_stride.row + first_chunk() * 8 + tile::column_of_lane(at.lane);
   }
   // Whether the part's chunk lies within O's columns, of which wgmma computes a multiple of 16. Asked at run time: an
   // accumulator that nothing reads makes ptxas serialise the multiplies (C7511).
@@ -342,6 +461,9 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
       ptx::prefetch_tensormap(params.v);
     }
     find_tile();
+    if constexpr (T.paged) {
+      if (this->sequence.bad) give_up();
+    }
     start_loads();
     if constexpr (T.alibi != 0) load_slopes();
     attend();
@@ -360,6 +482,13 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_scored(const __grid_constant__ Scored<Params<ptx::TensorMap>> params) {
   Kernel<T, C>(params.plain, &params.score).run();
+}
+
+// Few rows of each sequence of a ragged batch, on keys in pages.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_paged(const __grid_constant__ PagedKernelParams params) {
+  Kernel<T, C>(params.plain.plain, &params.score, &params).run();
 }
 
 }  // namespace flashcore::sm90_short_fwd
