@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 10
+#define FC_ABI_VERSION 11
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -61,6 +61,12 @@ typedef enum fc_scaling {
   FC_SCALING_TOKEN = 4   /* of a quantised cache, one for each key and key head: [batch, heads_kv, seqlen_kv], or of a
                           * paged one [pages, heads_kv, page_size]. Since ABI version 10 */
 } fc_scaling;
+
+/* How v lies, of dense 8-bit q, k and v. Since ABI version 11 */
+typedef enum fc_v_layout {
+  FC_V_ND = 0, /* [batch, heads_kv, seqlen_kv, head_dim_v] */
+  FC_V_DN = 1  /* [batch, heads_kv, head_dim_v, seqlen_kv]: the keys of a column are adjacent */
+} fc_v_layout;
 
 /* Which keys a query row sees. Bottom-right: the last row sees every key (FlashAttention, decoding); top-left: row i
  * sees keys 0..i (PyTorch's is_causal). The same where both lengths are equal. */
@@ -202,13 +208,18 @@ typedef struct fc_attention {
   int64_t pages;        /* of the pool */
   int64_t max_pages;    /* columns of the block table */
   int64_t table_stride; /* elements from one row of the block table to the next; 0: max_pages */
+  /* With FC_V_DN `row` of v's strides is the distance from one column of values to the next. The fast kernels want a
+   * multiple of 16: pad the columns, with anything. Without strides it is seqlen_kv, rounded up to 16. Since ABI
+   * version 11 */
+  int32_t v_layout;        /* fc_v_layout */
+  int32_t unused_v_layout; /* padding */
 } fc_attention;
 
 #define FC_ATTENTION_INIT                                                                                             \
   {                                                                                                                   \
     (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0},     \
         {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT, 0, FC_FP32, FC_SCALING_USUAL, 0.0, FC_ALIBI_NONE, \
-        FC_SINK_NONE, FC_LENGTHS_FIXED, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0                                   \
+        FC_SINK_NONE, FC_LENGTHS_FIXED, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, FC_V_ND, 0                       \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */

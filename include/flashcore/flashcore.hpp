@@ -124,6 +124,7 @@ struct Attention {
   std::optional<fc_dtype> kv_dtype = {};  ///< of a quantised cache, beside q of 16 or 32 bits
   std::optional<fc_dtype> o_dtype = {};   ///< of 8-bit q, k and v: FC_BF16 if not given
   fc_scaling scaling = FC_SCALING_USUAL;
+  fc_v_layout v_layout = FC_V_ND;      ///< of 8-bit v; see fc_attention for the strides of FC_V_DN
   std::optional<double> softcap = {};  ///< none if not given
   fc_alibi alibi = FC_ALIBI_NONE;      ///< slopes are given to launch(const fc_operands&)
   fc_sink sink = FC_SINK_NONE;         ///< and so are sinks
@@ -200,6 +201,7 @@ struct Attention {
     take(a.kv_dtype, kv_dtype, FC_GIVEN_KV_DTYPE);
     take(a.o_dtype, o_dtype, FC_GIVEN_O_DTYPE);
     a.scaling = scaling;
+    a.v_layout = v_layout;
     take(a.softcap, softcap, FC_GIVEN_SOFTCAP);
     a.alibi = alibi;
     a.sink = sink;

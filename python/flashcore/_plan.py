@@ -23,6 +23,7 @@ DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4, "int8": 5}
 CAUSAL = {False: 0, None: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
 ALIGNMENTS = {None: 0, "bottom_right": 0, "top_left": 1}
 LAYOUTS = {"bhsd": (0, 1, 2), "bshd": (0, 2, 1)}  # where batch, head and row stand
+V_LAYOUTS = {"nd": 0, "dn": 1}  # fc_v_layout
 _MAX_PLANS = 1024
 
 _said: set[str] = set()
@@ -96,6 +97,12 @@ def _order_of(layout: Any) -> tuple[int, ...]:
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise Error(f"layout is {layout!r}; use 'bhsd' ([batch, heads, seqlen, head_dim]) or 'bshd'")
     return LAYOUTS[layout]
+
+
+def _v_layout_number(v_layout: Any) -> int:
+    if not isinstance(v_layout, str) or v_layout not in V_LAYOUTS:
+        raise Error(f"v_layout is {v_layout!r}; use 'nd' (v lies as k does), or 'dn' for v of 8 bits as [batch, heads_kv, head_dim_v, seqlen_kv]")
+    return V_LAYOUTS[v_layout]
 
 
 def _scale_number(scale: Any) -> float | None:
@@ -199,8 +206,9 @@ class Plan:
 class _Sizes:
     """The sizes of one call, checked against each other."""
 
-    def __init__(self, q: View, k: View, v: View, layout: str) -> None:
+    def __init__(self, q: View, k: View, v: View, layout: str, v_layout: str = "nd") -> None:
         self.order = _order_of(layout)
+        self.v_layout = _v_layout_number(v_layout)
         for role, x in (("q", q), ("k", k), ("v", v)):
             if len(x.shape) != 4:
                 raise Error(f"{role} has shape {x.shape}; give four axes, [batch, heads, seqlen, head_dim] or those of layout='bshd'")
@@ -209,6 +217,8 @@ class _Sizes:
         (batch_k, self.heads_kv, self.seqlen_kv), dim_k = self._axes(k), k.shape[3]
         batch_v, heads_v, seqlen_v = self._axes(v)
         self.head_dim_v = v.shape[3]
+        if self.v_layout:
+            batch_v, heads_v, self.head_dim_v, seqlen_v = v.shape
         if batch_k != self.batch or batch_v != self.batch:
             raise Error(f"q, k and v have {self.batch}, {batch_k} and {batch_v} batch entries; all three must agree")
         if (heads_v, seqlen_v) != (self.heads_kv, self.seqlen_kv):
@@ -231,7 +241,7 @@ class _Sizes:
         if x.shape[3] > 1 and x.strides[3] != 1:
             raise Error(f"{role} has stride {x.strides[3]} along its last axis; the elements of a row must be adjacent: copy it with "
                         ".contiguous() or numpy.ascontiguousarray")  # fmt: skip
-        return Strides(*(x.strides[axis] for axis in self.order))
+        return Strides(*(x.strides[axis] for axis in (LAYOUTS["bhsd"] if role == "v" and self.v_layout else self.order)))
 
 
 def _alignment(q: View, k: View, v: View, o: View) -> int:
@@ -252,7 +262,7 @@ def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: int
         seqlen_kv=sizes.seqlen_kv, head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal,
         alignment=alignment, scale=0.0 if scale is None else scale, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
         o=sizes.strides("out", o), candidate=candidate, window_left=window[0], window_right=window[1], window_alignment=window_alignment,
-        o_dtype=DTYPES[o.dtype], scaling=scaling, softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink,
+        o_dtype=DTYPES[o.dtype], scaling=scaling, v_layout=sizes.v_layout, softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink,
         given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | GIVEN_TENSOR_STRIDES | (0 if scale is None else GIVEN_SCALE)
         | (0 if scores.softcap is None else GIVEN_SOFTCAP), **functions.fields())  # fmt: skip
 
@@ -284,17 +294,18 @@ def cached(key: Any, make: Any) -> Plan:
 
 
 def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, window: Any, window_alignment: Any, scale: Any, candidate: Any,
-             scaling: int = _factors.NONE, scores: _scores.Scores = _scores.PLAIN, functions: _functions.Functions = _functions.NONE) -> Plan:  # fmt: skip
+             scaling: int = _factors.NONE, scores: _scores.Scores = _scores.PLAIN, functions: _functions.Functions = _functions.NONE,
+             v_layout: str = "nd") -> Plan:  # fmt: skip
     alignment = _alignment(q, k, v, o)
     causal, window, scale = _causal_number(causal), window_sides(window), _scale_number(scale)
     window_alignment = _alignment_number(window_alignment, causal, window)
     name = _library.encoded(candidate, "candidate") if candidate is not None else None
     key = (q.device, q.dtype, q.shape, q.strides, k.device, k.dtype, k.shape, k.strides, v.device, v.dtype, v.shape, v.strides,
            o.device, o.dtype, o.shape, o.strides, _order_of(layout), causal, window, window_alignment, scale, alignment, name, scaling, scores,
-           functions)  # fmt: skip
+           functions, _v_layout_number(v_layout))  # fmt: skip
 
     def make() -> Plan:
-        sizes = _Sizes(q, k, v, layout)
+        sizes = _Sizes(q, k, v, layout, v_layout)
         allowed = _factors.OUTPUTS if q.dtype in _factors.DTYPES else (q.dtype,)
         if o.shape != sizes.output_shape(sizes.head_dim_v) or o.dtype not in allowed or o.device != q.device:
             raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {' or '.join(allowed)} {sizes.output_shape(sizes.head_dim_v)} on {q.device}")
@@ -307,7 +318,7 @@ def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, windo
 def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale: float | None = None, layout: str = "bhsd",
          candidate: str | None = None, window: Any = None, window_alignment: str | None = None, scaling: str | None = None,
          softcap: float | None = None, alibi: str | None = None, sink: bool = False, score: str | None = None, mask: Any = None,
-         tensors: Any = None, bias: Any = None, prefix: Any = None, documents: Any = None) -> Plan:  # fmt: skip
+         tensors: Any = None, bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd") -> Plan:  # fmt: skip
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
     Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v, or k and v of a quantised cache, have: "tensor" (the
@@ -317,20 +328,22 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
     """
     views = [_arrays.view(x, role) for x, role in ((q, "q"), (k, "k"), (v, "v"))]
     if out is None:
-        shape = _Sizes(*views, layout).output_shape(views[2].shape[3])
+        sizes = _Sizes(*views, layout, v_layout)
+        shape = sizes.output_shape(sizes.head_dim_v)
         o = View("none", views[0].device, _factors.output_dtype(views[0].dtype), shape, _arrays._contiguous(shape), 0, None)
     else:
         o = _arrays.output(out, "out")
     return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[1].dtype),
                     _scores.of_words(softcap, alibi, sink),
-                    _functions.read(views[0], score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(*views, layout), None).functions)  # fmt: skip
+                    _functions.read(views[0], score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(*views, layout, v_layout), None).functions,
+                    v_layout)  # fmt: skip
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | None = None, layout: str = "bhsd", out: Any = None,
               return_lse: bool = False, stream: int | None = None, candidate: str | None = None, window: Any = None,
               window_alignment: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
               softcap: float | None = None, alibi: Any = None, sink: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None,
-              bias: Any = None, prefix: Any = None, documents: Any = None) -> Any:  # fmt: skip
+              bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd") -> Any:  # fmt: skip
     """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
 
     Args:
@@ -375,6 +388,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         prefix: a number of keys, or int32 [batch]: every row sees so many, and the rest is causal (prefix-LM).
         documents: int32 ids of rows and of keys, (ids_q, ids_kv) or one array for both, [batch, seqlen] or [seqlen]: a row sees the keys
             of its own document. Where several masks are given, what all of them show is visible.
+        v_layout: "nd", or "dn" for v of 8 bits that lies transposed, [batch, heads_kv, head_dim_v, seqlen_kv] whatever `layout` is: Hopper's
+            kernel then has nothing to transpose. It wants columns that lie a multiple of 16 bytes apart; of a seqlen_kv that is none, give a
+            slice of a longer array, whatever that holds behind it. `quantize(v_layout="dn")` makes such an array.
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. On a GPU the work is enqueued like
@@ -386,19 +402,24 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
     """
     stream = _stream_number(stream)
     vq, vk, vv = _arrays.view(q, "q", stream), _arrays.view(k, "k", stream), _arrays.view(v, "v", stream)
+
+    def read_sizes() -> _Sizes:
+        return _Sizes(vq, vk, vv, layout, v_layout)
+
     if out is None:
-        sizes = _Sizes(vq, vk, vv, layout)
+        sizes = read_sizes()
         out = _arrays.empty_like(vq, sizes.output_shape(sizes.head_dim_v), _factors.output_dtype(vq.dtype))
         vo = _arrays.view(out, "out", stream)  # JAX's own are written this once
     else:
         vo = _arrays.output(out, "out", stream)
-    factors = _factors.read(vq, vk, (descale_q, descale_k, descale_v), lambda: _Sizes(vq, vk, vv, layout), stream)
-    scores, operands = _scores.read(vq, softcap, alibi, sink, lambda: _Sizes(vq, vk, vv, layout), stream)
-    given = _functions.read(vq, score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(vq, vk, vv, layout), stream)
-    p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling, scores, given.functions)
+    factors = _factors.read(vq, vk, (descale_q, descale_k, descale_v), read_sizes, stream)
+    scores, operands = _scores.read(vq, softcap, alibi, sink, read_sizes, stream)
+    given = _functions.read(vq, score, mask, tensors, bias, prefix, documents, causal, read_sizes, stream)
+    p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling, scores, given.functions,
+                 v_layout)  # fmt: skip
     lse = lse_view = None
     if return_lse:
-        sizes = _Sizes(vq, vk, vv, layout)
+        sizes = read_sizes()
         lse = _arrays.empty_like(vq, (sizes.batch, sizes.heads_q, sizes.seqlen_q), "fp32")
         lse_view = _arrays.view(lse, "lse", stream)
     number = _arrays.current_stream(vq) if stream is None else stream

@@ -16,7 +16,7 @@ class Quantized(NamedTuple):
     """What `quantize` returns: `flashcore.attention(*x.arrays, **x.descales)`.
 
     Attributes:
-        q, k, v: of float8_e4m3fn or float8_e5m2, contiguous, in the layout that was given.
+        q, k, v: of float8_e4m3fn or float8_e5m2, contiguous, in the layout that was given; v with v_layout="dn" as that says.
         descale_q, descale_k, descale_v: float32, of one element or [batch, heads_kv].
         k_mean: what smooth_k took from every key, float32, with one row; None without. Scores are lower by scale · q · k_mean, alike for
             all keys of a row, so that o is the same and the log-sum-exp is lower by it.
@@ -79,6 +79,12 @@ class _Numpy:
     def stack(self, a: Any, b: Any) -> Any:
         return self.np.stack((a, b), -2)
 
+    def zeros(self, shape: tuple[int, ...], like: Any) -> Any:
+        return self.np.zeros(shape, like.dtype)
+
+    def permuted(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return x.transpose(axes)
+
 
 class _Torch:
     def __init__(self) -> None:
@@ -108,6 +114,12 @@ class _Torch:
     def stack(self, a: Any, b: Any) -> Any:
         return self.torch.stack((a, b), -2)
 
+    def zeros(self, shape: tuple[int, ...], like: Any) -> Any:
+        return self.torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+    def permuted(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return x.permute(axes)
+
 
 def _signs(count: int, seed: int) -> list[float]:
     """±1, the same in every framework (SplitMix64)."""
@@ -132,8 +144,17 @@ def _rotate(xp: Any, x: Any, signs: Any) -> Any:
     return x.reshape(shape) * (1.0 / math.sqrt(dim))
 
 
+def _transposed(xp: Any, v: Any, heads: int, rows: int) -> Any:
+    """[batch, heads, columns, rows], of which a column's rows are adjacent and columns lie a multiple of 16 elements apart."""
+    batch, count, keys, columns = (v.shape[axis] for axis in (0, heads, rows, 3))
+    padded = xp.zeros((batch, count, columns, -(-keys // 16) * 16), v)
+    out = padded[..., :keys]
+    out[...] = xp.permuted(v, (0, heads, 3, rows))
+    return out
+
+
 def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e4m3", smooth_k: bool = False, hadamard: bool = False,
-             seed: int = 0, layout: str = "bhsd") -> Quantized:  # fmt: skip
+             seed: int = 0, layout: str = "bhsd", v_layout: str = "nd") -> Quantized:  # fmt: skip
     """q, k and v as 8-bit floats, scaled so that the largest magnitude is the largest of the type.
 
     A reference in NumPy or PyTorch operations, in float32; it saturates, and keeps NaN.
@@ -147,6 +168,8 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         hadamard: rotates q and k by a random Hadamard transform, which spreads outlier channels; head_dim is a power of two.
         seed: of the signs of `hadamard`.
         layout: "bhsd" or "bshd".
+        v_layout: "nd", or "dn": v as [batch, heads_kv, head_dim_v, seqlen_kv], for `attention(v_layout="dn")`. Its columns lie a multiple of 16
+            elements apart, with zeros between.
 
     Returns:
         Quantized, of the arrays' framework and device.
@@ -160,6 +183,8 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         raise Error(f"dtype is {dtype!r}; use 'e4m3' or 'e5m2'")
     if layout not in ("bhsd", "bshd"):
         raise Error(f"layout is {layout!r}; use 'bhsd' ([batch, heads, seqlen, head_dim]) or 'bshd'")
+    if v_layout not in ("nd", "dn"):
+        raise Error(f"v_layout is {v_layout!r}; use 'nd', or 'dn' for v as [batch, heads_kv, head_dim_v, seqlen_kv]")
     xp: Any = None
     for role, x in (("q", q), ("k", k), ("v", v)):
         xp = _Torch() if _is_torch(x) else _Numpy(role, x)
@@ -192,5 +217,7 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         largest = xp.largest(grouped, tuple(axis for axis in range(5) if axis not in kept))
         descale = xp.where(largest > 0, largest / LARGEST[dtype], 1.0)
         stored[role] = xp.round((grouped / descale).reshape(x.shape), dtype)
+        if role == "v" and v_layout == "dn":
+            stored[role] = _transposed(xp, stored[role], heads, rows)
         descales[role] = xp.contiguous(descale.reshape((batch, heads_kv) if scaling == "head" else (1,)))
     return Quantized(stored["q"], stored["k"], stored["v"], descales["q"], descales["k"], descales["v"], k_mean)

@@ -17,7 +17,8 @@ namespace flashcore::api {
 namespace {
 
 // Of ABI version 1, which ended before `given`, 2, which ended before the window, 3, before 8 bits, 4, before softcap,
-// 5, before ragged batches, 6, before functions of the caller's own, and 7, before pages: nobody has had another.
+// 5, before ragged batches, 6, before functions of the caller's own, 7, before pages, and 8 to 10, before v_layout:
+// nobody has had another.
 constexpr std::uint32_t kFirstSize = offsetof(fc_attention, given);
 constexpr std::uint32_t kSecondSize = offsetof(fc_attention, window_left);
 constexpr std::uint32_t kThirdSize = offsetof(fc_attention, o_dtype);
@@ -25,6 +26,7 @@ constexpr std::uint32_t kFourthSize = offsetof(fc_attention, softcap);
 constexpr std::uint32_t kFifthSize = offsetof(fc_attention, lengths);
 constexpr std::uint32_t kSixthSize = offsetof(fc_attention, score);
 constexpr std::uint32_t kSeventhSize = offsetof(fc_attention, page_size);
+constexpr std::uint32_t kTenthSize = offsetof(fc_attention, v_layout);
 constexpr std::uint32_t kKnownGiven = FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE |
                                       FC_GIVEN_SOFTCAP | FC_GIVEN_TENSOR_STRIDES | FC_GIVEN_KV_DTYPE;
 constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
@@ -189,7 +191,7 @@ std::uint32_t size_of_struct(const fc_attention* given) {
   std::uint32_t size = 0;
   std::memcpy(&size, &given->struct_size, sizeof(size));
   if (size != kFirstSize && size != kSecondSize && size != kThirdSize && size != kFourthSize && size != kFifthSize &&
-      size != kSixthSize && size != kSeventhSize && size != sizeof(fc_attention))
+      size != kSixthSize && size != kSeventhSize && size != kTenthSize && size != sizeof(fc_attention))
     throw_bad_input(
         "fc_attention.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_ATTENTION_INIT, or "
         "use the library that belongs to the header",
@@ -317,6 +319,9 @@ Request read_request(const fc_attention* given) {
     throw_bad_input("lengths is {}; use FC_LENGTHS_FIXED (0), or FC_LENGTHS_FULL (1) for a ragged batch", a.lengths);
   problem.lengths = static_cast<Lengths>(a.lengths);
   problem.page_size = a.page_size;
+  if (a.v_layout != FC_V_ND && a.v_layout != FC_V_DN)
+    throw_bad_input("v_layout is {}; use FC_V_ND (0) or FC_V_DN (1)", a.v_layout);
+  problem.v_layout = a.v_layout == FC_V_DN ? VLayout::kDn : VLayout::kNd;
   take_functions(a, problem);
   problem.validate();
   const std::size_t element = size_of(problem.dtype), kv_element = size_of(problem.cache_dtype()),
@@ -356,7 +361,12 @@ void fill_from_id(const char* id, fc_attention* problem) {
     throw_bad_input("problem is null; give the address of an fc_attention that starts as FC_ATTENTION_INIT");
   const std::uint32_t size = size_of_struct(problem);
   fc_attention made = request_of_id(id);
-  if (size < sizeof(fc_attention) && made.page_size != 0)
+  if (size < sizeof(fc_attention) && made.v_layout != FC_V_ND)
+    throw_bad_input(
+        "problem id '{}' has v transposed, which an fc_attention of struct_size {} has no field for; build with a "
+        "header of ABI version 11",
+        excerpt(id), size);
+  if (size < kTenthSize && made.page_size != 0)
     throw_bad_input(
         "problem id '{}' has a paged cache, which an fc_attention of struct_size {} has no fields for; build with a "
         "header of ABI version 8",
@@ -436,6 +446,7 @@ fc_attention request_of_id(const char* id) {
   if (problem.has_expression()) fill_functions(problem, a);
   if (problem.ragged()) a.total_q = layouts.total_q, a.total_kv = layouts.total_kv;
   a.page_size = problem.page_size;
+  a.v_layout = problem.has_transposed_v() ? FC_V_DN : FC_V_ND;
   a.pages = layouts.pages, a.max_pages = layouts.max_pages, a.table_stride = layouts.table_stride;
   a.q = strides(layouts.q);
   a.k = strides(layouts.k);

@@ -93,7 +93,11 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
               [&](const Place& at) { return generators.q(at); });
   const DType cache = problem.cache_dtype();
   in.k = draw(problem, cache, layouts.k, 1, keys, in.descale_k, [&](const Place& at) { return generators.k(at); });
-  in.v = draw(problem, cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) { return generators.v(at); });
+  if (problem.has_transposed_v())
+    in.v = draw(problem, cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) {
+      return generators.v({at.batch, at.head, at.column, at.row});
+    });
+  else in.v = draw(problem, cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) { return generators.v(at); });
   for (HostTensor* each : {&in.k, &in.v}) add_least_int8(*each);
   draw_scores(problem, pattern, seed, in);
   in.tensors = make_tensors(problem, seed);

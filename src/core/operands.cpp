@@ -12,6 +12,8 @@ namespace {
 // Behind the rows of q, in Layout::kStrided: what kernels with 16-byte copies and tensor maps need of every stride, and
 // no more. The other operands have a multiple of it.
 constexpr std::int64_t kStridedGapBytes = 16;
+// What the columns of a transposed v are a multiple of apart, as the strides of a tensor map are.
+constexpr std::int64_t kColumnAlignment = 16;
 constexpr std::int64_t kGapsOfK = 2, kGapsOfV = 3, kGapsOfO = 5;
 
 }  // namespace
@@ -83,6 +85,14 @@ TensorLayout layout_of_v(Layout layout, const TensorLayout& sizes, std::int64_t 
   return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, bytes);
 }
 
+// Of VLayout::kDn: a row is a column of values.
+TensorLayout layout_of_transposed_v(Layout layout, const TensorLayout& sizes, std::int64_t bytes) {
+  const std::int64_t odd = sizes.columns * bytes % kColumnAlignment;
+  std::int64_t gap = odd == 0 ? 0 : (kColumnAlignment - odd) / bytes;
+  if (layout == Layout::kStrided) gap += kGapsOfV * kStridedGapBytes / bytes;
+  return layout == Layout::kBshd ? rows_first(sizes, gap) : heads_first(sizes, gap);
+}
+
 TensorLayout layout_of_o(Layout layout, const TensorLayout& sizes, std::int64_t bytes) {
   if (layout == Layout::kStrided) return rows_first(sizes, kGapsOfO * kStridedGapBytes / bytes);
   return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, bytes);
@@ -106,7 +116,9 @@ ProblemLayouts lay_out(const Problem& p, Layout layout, std::int64_t batch, std:
              o_bytes = static_cast<std::int64_t>(size_of(p.output_dtype()));
   layouts.q = make_layout(layout, batch, p.heads_q, rows, p.head_dim, bytes);
   layouts.k = layout_of_k(layout, {batch, p.heads_kv, keys, p.head_dim, 0, 0, 0}, kv_bytes);
-  layouts.v = layout_of_v(layout, {batch, p.heads_kv, keys, p.head_dim_v, 0, 0, 0}, kv_bytes);
+  layouts.v = p.has_transposed_v()
+                  ? layout_of_transposed_v(layout, {batch, p.heads_kv, p.head_dim_v, keys, 0, 0, 0}, kv_bytes)
+                  : layout_of_v(layout, {batch, p.heads_kv, keys, p.head_dim_v, 0, 0, 0}, kv_bytes);
   layouts.o = layout_of_o(layout, {batch, p.heads_q, rows, p.head_dim_v, 0, 0, 0}, o_bytes);
   layouts.lse_elements = batch * p.heads_q * rows;
   layouts.total_q = batch * rows, layouts.total_kv = batch * keys;

@@ -48,7 +48,7 @@ struct PlacedProblem : Problem {
 // The layouts of one problem's operands. lse is fp32 [batch, heads_q, seqlen_q], contiguous. Those of a ragged problem
 // have one batch entry with the rows of all sequences, one after another, and lse is [heads_q, total_q].
 struct ProblemLayouts {
-  TensorLayout q, k, v, o;
+  TensorLayout q, k, v, o;  // v with VLayout::kDn: its rows are columns of values, a multiple of 16 bytes apart
   std::int64_t lse_elements = 0;
   // Rows of q and o and of k and v, over the batch.
   std::int64_t total_q = 0, total_kv = 0;

@@ -34,6 +34,8 @@ std::string_view to_string(Alibi alibi) {
   throw_internal("unknown kind of ALiBi {}", static_cast<int>(alibi));
 }
 
+std::string_view to_string(VLayout layout) { return layout == VLayout::kDn ? "dn" : "nd"; }
+
 std::string_view to_string(Lengths lengths) {
   switch (lengths) {
     case Lengths::kFixed: return "fixed";

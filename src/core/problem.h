@@ -44,6 +44,13 @@ enum class Scaling {
 inline constexpr std::array kAllScalings = {Scaling::kNone, Scaling::kTensor, Scaling::kHead, Scaling::kToken};
 std::string_view to_string(Scaling scaling);  // "none" | "tensor" | "head" | "token"
 
+// How v lies, of 8-bit q, k and v: wgmma wants both operands of 8 bits with contiguous keys in P·V.
+enum class VLayout {
+  kNd,  // [batch, heads_kv, seqlen_kv, head_dim_v]
+  kDn,  // [batch, heads_kv, head_dim_v, seqlen_kv]: the keys of a column are neighbours (core/operands.h)
+};
+std::string_view to_string(VLayout layout);  // "nd" | "dn"
+
 // ALiBi: a bias that falls with the distance between a row's own key and the key, by a slope for each query head.
 // The own key is i + seqlen_kv - seqlen_q however the mask is aligned, as in FlashAttention.
 enum class Alibi {
@@ -97,6 +104,8 @@ struct Problem {
   // Keys in a page of k and v, which then lie in a pool of pages that a block table names (core/paged.h); 0: dense. Of
   // ragged batches only, whose keys are not packed then: the first ones of a sequence's pages are its keys.
   std::int64_t page_size = 0;
+  // Of dense e4m3 or e5m2 q, k and v; others have kNd.
+  VLayout v_layout = VLayout::kNd;
   // Functions of the user's own (core/expression.h), as canonical text; empty: none. The score function takes what
   // softcap and ALiBi leave; the mask function says which of the pairs within the band are visible. set_expressions()
   // of core/problem_expressions.h fills in all three.
@@ -137,6 +146,7 @@ struct Problem {
   // A batch of sequences of different lengths that lie one after another (cu_seqlens).
   bool ragged() const { return lengths != Lengths::kFixed; }
   bool paged() const { return page_size > 0; }
+  bool has_transposed_v() const { return v_layout == VLayout::kDn; }
   // Of each batch entry; where they are not fixed, those that `lengths` stands for.
   std::vector<SequenceLengths> sequences() const;
   SequenceLengths total_lengths() const;
@@ -173,7 +183,7 @@ struct Problem {
   // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl, b1_h8_s512_d64_e4m3_ofp16_perhead_causal,
   // b1_h32_hk16_s4096_d128_bf16_causal_softcap50, b1_h64_hk8_s4096_d64_bf16_causal_wl127_sink,
   // b8_h32_hk8_s8192_d128_bf16_causal_raggedhalving, b64_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16,
-  // b64_h32_hk8_sq1_sk4096_d128_bf16_kve4m3_raggedfull_page16
+  // b64_h32_hk8_sq1_sk4096_d128_bf16_kve4m3_raggedfull_page16, b1_h8_s512_d64_e4m3_causal_vdn
   // Of a score or mask function it has a hash, _score1b0c3a1f9e2d, which parse() knows of what this process has read or
   // printed before.
   std::string id() const;

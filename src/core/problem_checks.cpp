@@ -71,6 +71,9 @@ void Problem::validate() const {
     throw_bad_input(
         "kv_dtype is {} and dtype is {}; leave kv_dtype out: q of 8 bits is multiplied with k and v of its own type",
         to_string(*kv_dtype), to_string(dtype));
+  if (has_transposed_v() && (!is_8bit() || ragged()))
+    throw_bad_input("v_layout is dn and {}; leave it out: only dense q, k and v of 8 bits may have v transposed",
+                    is_8bit() ? "the batch is ragged" : fmt::format("dtype is {}", to_string(dtype)));
   if (mask.none() && mask.alignment != Alignment::kBottomRight)
     throw_bad_input("the mask is aligned top-left and bounds nothing; give a window or causal, or leave it out");
   if (ragged() && batch > kMostSequences)

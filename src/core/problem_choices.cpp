@@ -214,6 +214,10 @@ void draw_page_size(Problem& p, Draws& draws) {
   if (scaling != p.usual_scaling()) p.scaling = scaling;
 }
 
+void draw_v_layout(Problem& p, Draws& draws) {
+  if (p.is_8bit() && !p.ragged() && draws.one_in(3)) p.v_layout = VLayout::kDn;
+}
+
 void draw_expressions(Problem& p, Draws& draws) {
   const bool has_score = draws.one_in(6), has_mask = draws.one_in(6);
   if (p.may_be_scaled()) return;
@@ -347,6 +351,12 @@ std::vector<Problem> plainer_pages(const Problem& from) {
   problems.front().page_size = 0;
   // Packed keys have no factors of their own.
   if (from.input_scaling() == Scaling::kToken) problems.front().scaling.reset();
+  return problems;
+}
+
+std::vector<Problem> usual_v_layout(const Problem& from) {
+  std::vector<Problem> problems = {from};
+  problems[0].v_layout = VLayout::kNd;
   return problems;
 }
 

@@ -28,6 +28,7 @@ void draw_alibi(Problem& p, Draws& draws);
 void draw_sink(Problem& p, Draws& draws);
 void draw_ragged(Problem& p, Draws& draws);
 void draw_page_size(Problem& p, Draws& draws);  // and kv_dtype, with its scaling
+void draw_v_layout(Problem& p, Draws& draws);
 void draw_expressions(Problem& p, Draws& draws);
 
 // Simpler problems, boldest first. Some may be the problem itself.
@@ -50,6 +51,7 @@ std::vector<Problem> simpler_alibi(const Problem& from);
 std::vector<Problem> without_sink(const Problem& from);
 std::vector<Problem> plainer_lengths(const Problem& from);
 std::vector<Problem> plainer_pages(const Problem& from);
+std::vector<Problem> usual_v_layout(const Problem& from);
 std::vector<Problem> without_score_expression(const Problem& from);
 std::vector<Problem> without_mask_expression(const Problem& from);
 

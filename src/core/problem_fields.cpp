@@ -142,6 +142,16 @@ void set_lengths(Problem& p, const FieldValue& value) {
       excerpt(word));
 }
 
+void set_v_layout(Problem& p, const FieldValue& value) {
+  const std::string& word = std::get<std::string>(value);
+  if (word != "nd" && word != "dn")
+    throw_bad_input(
+        "v_layout is '{}', which is not known; use nd, or dn for v of 8 bits as [batch, heads_kv, head_dim_v, "
+        "seqlen_kv]",
+        excerpt(word));
+  p.v_layout = word == "dn" ? VLayout::kDn : VLayout::kNd;
+}
+
 FieldValue text_value(const std::string& text) {
   return text.empty() ? FieldValue(std::monostate()) : FieldValue(text);
 }
@@ -682,6 +692,31 @@ std::vector<ProblemField> make_fields() {
        .draw = choices::draw_page_size,
        .simpler = choices::plainer_pages,
        .complexity = [](const Problem& p) { return p.paged() ? kFeature : 0; }},
+      {.name = "v_layout",
+       .suite_key = "v_layout",
+       .kind = Kind::kWord,
+       .own_kernels = true,
+       .default_text = "nd",
+       .words = {"nd", "dn"},
+       .form = "[_vdn]",
+       .python = "v_layout",
+       .doc =
+           "Of dense 8-bit q, k and v: nd is v as [batch, heads_kv, seqlen_kv, head_dim_v]; dn is [batch, heads_kv, "
+           "head_dim_v, seqlen_kv], with the keys of a column adjacent, which spares sm90_fp8_fwd the transposition. "
+           "The fast kernels want columns that lie a multiple of 16 bytes apart: of a seqlen_kv that is none, the "
+           "caller pads them. What the padding holds is not looked at.",
+       .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.v_layout)); },
+       .set = set_v_layout,
+       .otherwise = [](const Problem&) -> FieldValue { return std::string("nd"); },
+       .print = [](const Problem& p) -> std::string { return p.has_transposed_v() ? "_vdn" : ""; },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             if (reader.word("vdn")) p.v_layout = VLayout::kDn;
+           },
+       .distance = [](const Problem& a, const Problem& b) { return a.v_layout == b.v_layout ? 0 : kInfinite; },
+       .draw = choices::draw_v_layout,
+       .simpler = choices::usual_v_layout,
+       .complexity = [](const Problem& p) { return p.has_transposed_v() ? kFeature : 0; }},
       {.name = "tensors",
        .suite_key = "tensors",
        .kind = Kind::kText,

@@ -34,7 +34,8 @@ struct ProblemField {
   std::string_view suite_key = {};             // what suites usually call it
   std::vector<std::string_view> aliases = {};  // further names that suites may use
   Kind kind = Kind::kWhole;
-  std::vector<CompiledFor> compiled_for = {};  // none: a parameter of each launch
+  std::vector<CompiledFor> compiled_for = {};  // none: a parameter of each launch, or
+  bool own_kernels = false;                    // kernels of another name (kernels/transposed_v.h)
   bool optional = false;                       // may have no value: in suites -1 or "none"
   bool required = false;                       // must be given; a field that is not has the default
   std::string_view default_text = {};          // of the reference page

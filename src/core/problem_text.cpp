@@ -199,7 +199,7 @@ nlohmann::json problem_fields_json() {
                     {"required", field.required},
                     {"default", field.required ? nlohmann::json() : nlohmann::json(field.default_text)},
                     {"allowed", allowed_text(field)},
-                    {"specialises", !field.compiled_for.empty()},
+                    {"specialises", !field.compiled_for.empty() || field.own_kernels},
                     {"id", field.form},
                     {"python", field.python},
                     {"doc", field.doc}});
@@ -224,9 +224,10 @@ std::string problem_reference_page() {
     for (const std::string_view alias : field.aliases) keys += fmt::format(", `{}`", alias);
     std::string form(field.form);
     for (std::size_t at = 0; (at = form.find('|', at)) != std::string::npos; at += 2) form.replace(at, 1, "\\|");
-    page += fmt::format("| `{}` | {} | {} | {} | {} | `{}` | {} | `{}` |\n", field.name, keys, type_text(field),
-                        allowed_text(field), field.required ? "must be given" : field.default_text, form,
-                        !field.compiled_for.empty() ? "compiled for it" : "at run time", field.python);
+    page +=
+        fmt::format("| `{}` | {} | {} | {} | {} | `{}` | {} | `{}` |\n", field.name, keys, type_text(field),
+                    allowed_text(field), field.required ? "must be given" : field.default_text, form,
+                    !field.compiled_for.empty() || field.own_kernels ? "compiled for it" : "at run time", field.python);
   }
   page += "\n";
   for (const ProblemField& field : problem_fields())

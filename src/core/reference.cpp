@@ -160,8 +160,8 @@ class ReferenceRun {
     const std::size_t begin = starts_[group], end = starts_[group + 1];
     const std::int64_t batch = tasks_[begin].batch, head_kv = tasks_[begin].head / p_.group_size();
     const bool by_token = p_.input_scaling() == Scaling::kToken;
-    const PackedHead head =
-        pack_head(inputs_.k, inputs_.v, batch, head_kv, by_token ? factors_of_keys(batch, head_kv) : KeyFactors());
+    const PackedHead head = pack_head(inputs_.k, inputs_.v, p_.v_layout, batch, head_kv,
+                                      by_token ? factors_of_keys(batch, head_kv) : KeyFactors());
     const auto factor = [&](const std::vector<float>& descales) -> double {
       return by_token ? 1 : descale_at(p_, descales, batch, head_kv);
     };

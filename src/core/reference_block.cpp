@@ -395,13 +395,14 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
 
 }  // namespace
 
-PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batch, std::int64_t head,
+PackedHead pack_head(const HostTensor& k, const HostTensor& v, VLayout v_layout, std::int64_t batch, std::int64_t head,
                      const KeyFactors& factors) {
+  const bool transposed = v_layout == VLayout::kDn;
   PackedHead packed;
   packed.k_factors = factors.k, packed.v_factors = factors.v;
   packed.keys = k.layout.rows;
   packed.head_dim = k.layout.columns;
-  packed.head_dim_v = v.layout.columns;
+  packed.head_dim_v = transposed ? v.layout.rows : v.layout.columns;
   packed.padded_v = (packed.head_dim_v + kLanes - 1) / kLanes * kLanes;
   const std::int64_t panels = (packed.keys + kLanes - 1) / kLanes;
   packed.k.assign(static_cast<std::size_t>(panels * packed.head_dim * kLanes), 0.0f);
@@ -414,7 +415,7 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
       k2 += static_cast<double>(value) * value;
     }
     for (std::int64_t d = 0; d < packed.head_dim_v; ++d) {
-      const float value = v.at(batch, head, j, d);
+      const float value = transposed ? v.at(batch, head, d, j) : v.at(batch, head, j, d);
       packed.v[static_cast<std::size_t>(j * packed.padded_v + d)] = value;
       v2 += static_cast<double>(value) * value;
       v_sum += value;

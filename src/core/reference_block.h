@@ -9,7 +9,7 @@ namespace flashcore {
 struct KeyFactors {
   std::vector<double> k, v;
 };
-PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batch, std::int64_t head,
+PackedHead pack_head(const HostTensor& k, const HostTensor& v, VLayout v_layout, std::int64_t batch, std::int64_t head,
                      const KeyFactors& factors);
 // 1 .. kReferenceRows rows.
 void reference_block(const PackedHead& head, const ReferenceHead& what, std::vector<ReferenceRow>& rows,

@@ -47,6 +47,7 @@ Attention in_cpp(const fc_attention& a) {
   if (a.given & FC_GIVEN_KV_DTYPE) p.kv_dtype = static_cast<fc_dtype>(a.kv_dtype);
   if (a.given & FC_GIVEN_O_DTYPE) p.o_dtype = static_cast<fc_dtype>(a.o_dtype);
   p.scaling = static_cast<fc_scaling>(a.scaling);
+  p.v_layout = static_cast<fc_v_layout>(a.v_layout);
   if (a.softcap != 0) p.softcap = a.softcap;
   p.alibi = static_cast<fc_alibi>(a.alibi);
   p.sink = static_cast<fc_sink>(a.sink);

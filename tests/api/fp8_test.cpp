@@ -211,6 +211,22 @@ TEST(Fp8Api, AStructOfVersionThreeHasTheUsualOfBoth) {
   EXPECT_NE(std::string(fc_last_error()).find("ABI version 4"), std::string::npos) << fc_last_error();
 }
 
+TEST(Fp8Api, AStructOfVersionTenHasNoLayoutOfV) {
+  const Context cpu("cpu");
+  fc_attention a = FC_ATTENTION_INIT;
+  a.struct_size = offsetof(fc_attention, v_layout);
+  ASSERT_EQ(fc_problem_parse("b1_h2_s8_d16_e4m3", &a), FC_OK) << fc_last_error();
+  EXPECT_EQ(fc_problem_parse("b1_h2_s8_d16_e4m3_vdn", &a), FC_ERROR_BAD_INPUT);
+  EXPECT_NE(std::string(fc_last_error()).find("ABI version 11"), std::string::npos) << fc_last_error();
+  a.v_layout = 7;  // beyond its end
+  fc_plan plan = nullptr;
+  EXPECT_EQ(fc_plan_create(cpu.get(), &a, &plan), FC_OK) << fc_last_error();
+  EXPECT_EQ(fc_plan_destroy(plan), FC_OK);
+  a.struct_size = sizeof(a);
+  EXPECT_EQ(fc_plan_create(cpu.get(), &a, &plan), FC_ERROR_BAD_INPUT);
+  EXPECT_NE(std::string(fc_last_error()).find("v_layout is 7; use FC_V_ND (0) or FC_V_DN (1)"), std::string::npos);
+}
+
 // The emulator's GPU has no host that looks at factors, and the slow kernel takes them.
 TEST(Fp8Api, RunsOnAnEmulatedGpu) {
   const Context emulator("emulator");

@@ -265,6 +265,18 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
   }
 }
 
+TEST(DataTest, TransposedVIsTheSameDataAndTheReferenceReadsIt) {
+  const PlacedProblem plain = PlacedProblem::parse("b2_h4_hk2_sq3_sk37_d32_dv16_e4m3_perhead_causal"),
+                      transposed = PlacedProblem::parse("b2_h4_hk2_sq3_sk37_d32_dv16_e4m3_perhead_causal_vdn");
+  const AttentionInputs a = make_inputs(plain, Pattern::kNormal, 5), b = make_inputs(transposed, Pattern::kNormal, 5);
+  EXPECT_EQ(a.descale_v, b.descale_v);
+  for (int key = 0; key < 37; ++key)
+    for (int column = 0; column < 16; ++column) EXPECT_EQ(a.v.at(1, 1, key, column), b.v.at(1, 1, column, key));
+  // Between the columns is NaN.
+  EXPECT_TRUE(std::isnan(load_element(DType::kE4M3, b.v.data.data(), b.v.layout.offset(0, 1, 3) + 37)));
+  EXPECT_EQ(reference_forward(plain, a, RowSample()).o, reference_forward(transposed, b, RowSample()).o);
+}
+
 TEST(DataTest, EightBitsKeepNanAndGaps) {
   for (const char* id : {"b1_h4_s64_d16_e4m3_strided", "b1_h4_s64_d16_e5m2_strided"}) {
     const PlacedProblem p = PlacedProblem::parse(id);

@@ -85,6 +85,7 @@ TEST(ProblemFieldsTest, DistanceIsOfWhatTheKernelWouldBe) {
   EXPECT_EQ(distance("b1_h8_s512_d64_e4m3_perhead", "b1_h8_s512_d64_e5m2"), 0);
   EXPECT_GT(distance("b1_h8_s512_d64_e4m3_oe4m3", "b1_h8_s512_d64_e4m3"), 0);
   EXPECT_TRUE(std::isinf(distance("b1_h8_s512_d64_e4m3", "b1_h8_s512_d64_bf16")));
+  EXPECT_TRUE(std::isinf(distance("b1_h8_s512_d64_e4m3", "b1_h8_s512_d64_e4m3_vdn")));
 }
 
 TEST(ProblemFieldsTest, JsonHasEveryField) {
@@ -96,7 +97,8 @@ TEST(ProblemFieldsTest, JsonHasEveryField) {
       {"causal", "top_left"}, {"window_left", 7},  {"window_right", 0}, {"window_alignment", "top_left"},
       {"scale", 0.5},         {"o_dtype", "bf16"}, {"scaling", "none"}, {"softcap", 30},
       {"alibi", "batch"},     {"sink", "head"},    {"lengths", "full"}, {"page_size", 0},
-      {"tensors", nullptr},   {"score", nullptr},  {"mask", nullptr},   {"kv_dtype", "bf16"}};
+      {"tensors", nullptr},   {"score", nullptr},  {"mask", nullptr},   {"kv_dtype", "bf16"},
+      {"v_layout", "nd"}};
   EXPECT_EQ(problem_json(p), expected);
   EXPECT_EQ(problem_json(Problem())["window_left"], nullptr);
   EXPECT_EQ(problem_json(Problem())["softcap"], nullptr);

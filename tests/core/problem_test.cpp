@@ -126,6 +126,26 @@ TEST(ProblemTest, TokensOf8Bits) {
   EXPECT_NE(message_of("b1_h8_s512_d64_fp16_unscaled").find("unscaled"), std::string::npos);
 }
 
+TEST(ProblemTest, TokenOfTransposedV) {
+  const PlacedProblem p = PlacedProblem::parse("b2_h4_hk2_sq3_sk70_d64_dv32_e4m3_perhead_causal_strided_scale0.5_vdn");
+  EXPECT_EQ(p.id(), "b2_h4_hk2_sq3_sk70_d64_dv32_e4m3_perhead_causal_strided_scale0.5_vdn");
+  EXPECT_TRUE(p.has_transposed_v());
+  // Its rows are columns of values, and lie a multiple of 16 bytes apart whatever the layout is.
+  for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {
+    const TensorLayout v = make_layouts(p.problem(), layout).v;
+    EXPECT_EQ(v.rows, 32);
+    EXPECT_EQ(v.columns, 70);
+    EXPECT_EQ(v.stride_row % 16, 0);
+    EXPECT_EQ(v.stride_head % 16, 0);
+  }
+  EXPECT_EQ(make_layouts(p.problem(), Layout::kBhsd).v.stride_row, 80);
+  EXPECT_EQ(p.bytes(), Problem::parse("b2_h4_hk2_sq3_sk70_d64_dv32_e4m3_perhead_causal_scale0.5").bytes());
+  EXPECT_NE(message_of("b1_h2_s8_d64_bf16_vdn").find("v_layout is dn and dtype is bf16"), std::string::npos);
+  EXPECT_NE(message_of("b1_h2_s8_d64_bf16_kve4m3_vdn").find("v_layout is dn and dtype is bf16"), std::string::npos);
+  EXPECT_NE(message_of("b1_h2_s8_d64_e4m3_raggedfull_vdn").find("v_layout is dn and the batch is ragged"),
+            std::string::npos);
+}
+
 TEST(ProblemTest, BytesOf8BitsCountEachTensorByItsOwnType) {
   const Problem p = Problem::parse("b1_h2_s128_d64_e4m3");
   const double rows = 2 * 128;

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
+#include "core/error.h"
 #include "kernels/emulator_run.h"
 #include "kernels/family.h"
 
@@ -68,6 +70,24 @@ TEST(Sm90Fp8, WideBlocksOfWideHeads) {
   expect_passes(kFp8WideBlocks, {"b1_h2_hk1_sq70_sk300_d256_e4m3", "b1_h1_s200_d256_e4m3_causal",
                                  "b1_h1_sq70_sk200_d192_dv128_e4m3_causal"});
   expect_passes(kFp8WideBlocksOfOneSlot, {"b1_h1_sq70_sk250_d192_e4m3_causal"});
+}
+// Lines of 32, 64 and 128 keys in one box of TMA or several; keys that fill no 16 bytes; a single key, of which K's
+// odd rows have none.
+TEST(Sm90Fp8, VMayLieTransposed) {
+  const auto of_v = [](std::string candidate) {
+    const std::size_t at = candidate.find("v_stages=");
+    return candidate.replace(at, 10, "v_stages=0");
+  };
+  expect_passes(of_v(kFp8Apart).c_str(), {"b2_h4_hk2_sq70_sk150_d64_e4m3_perhead_vdn", "b2_h2_sq3_sk1_d64_e4m3_vdn",
+                                          "b1_h2_sq130_sk203_d128_e4m3_ofp16_causal_strided_vdn"});
+  expect_passes(of_v(kFp8ScoresFirst).c_str(), {"b1_h2_s100_d48_e4m3_vdn", "b1_h2_s260_d64_e4m3_causal_wl40_vdn"});
+  expect_passes(of_v(kFp8ValuesFirst).c_str(), {"b1_h1_sq70_sk300_d128_e4m3_bshd_vdn"});
+  expect_passes(of_v(kFp8WideBlocks).c_str(), {"b1_h1_s200_d256_e4m3_causal_vdn"});
+  const auto read = [](const std::string& candidate, const char* problem) {
+    (void)parse_candidate(candidate, Problem::parse(problem), limits_of_arch("sm_90"));
+  };
+  EXPECT_THROW(read(kFp8Apart, "b1_h1_s64_d64_e4m3_vdn"), Error);
+  EXPECT_THROW(read(of_v(kFp8Apart), "b1_h1_s64_d64_e4m3"), Error);
 }
 TEST(Sm90Fp8, DefaultsOfWideHeadsTakeTheWidestBlocksThatTheirSumsFit) {
   const DeviceLimits limits = limits_of_arch("sm_90");

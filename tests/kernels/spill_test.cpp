@@ -103,6 +103,13 @@ Problem draw_wide_problem(std::mt19937_64& random, const std::vector<DType>& dty
   return problem;
 }
 
+// Of V that lies transposed.
+Problem draw_transposed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_problem(random, dtypes);
+  problem.v_layout = VLayout::kDn;
+  return problem;
+}
+
 // 16-bit ones, or 8-bit ones for a family that takes no others.
 std::vector<DType> dtypes_of(const Family& family) {
   const bool only_8bit =
@@ -156,6 +163,9 @@ TEST(SpillPaged, NoAcceptedConfigOfSm80Decode) {
 }
 TEST(SpillQuantised, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_quantised_problem);
+}
+TEST(SpillTransposed, NoAcceptedConfigOfSm90Fp8) {
+  expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_transposed_problem);
 }
 TEST(SpillWide, NoAcceptedConfigOfSm80Wide) { expect_no_spills(family_by_name("sm80_wide_fwd"), draw_wide_problem); }
 TEST(SpillExpressed, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_expressed_problem); }

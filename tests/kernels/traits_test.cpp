@@ -22,7 +22,9 @@ constexpr int kDraws = 400;
 
 using Print = std::function<std::string(const Problem&)>;
 
-std::string traits_text(const Problem& p) { return print_traits(traits_of(p)); }
+std::string traits_text(const Problem& p) {
+  return print_traits(traits_of(p)) + (p.has_transposed_v() ? " of forward_fp8_vdn" : "");
+}
 
 // As bytes. Strides are those of one problem, so that a size shows by itself.
 std::string params_text(const Problem& p) {
@@ -90,7 +92,7 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
     for (const ProblemField& field : problem_fields()) {
       const auto q = with_field(p, field, other);
       if (!q || field.get(*q) == field.get(p)) continue;
-      const bool specialises = !field.compiled_for.empty();
+      const bool specialises = !field.compiled_for.empty() || field.own_kernels;
       const bool of_the_mask = q->mask != p.mask;
       if (specialises ? of_the_mask && same_sides(p, *q) : !same_sides(p, *q)) continue;
       if (only_other_lengths(p, *q) || only_other_functions(p, *q)) continue;
@@ -126,7 +128,7 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
     if (pairs[field.name] < 5)
       found[field.name] = fmt::format("only {} pairs of problems differ in '{}' alone: let the fuzzer draw it",
                                       pairs[field.name], field.name);
-    else if (field.compiled_for.empty() && in_params[field.name] == 0)
+    else if (field.compiled_for.empty() && !field.own_kernels && in_params[field.name] == 0)
       found[field.name] = fmt::format(
           "'{}' is given at run time, and no value of it reaches a launch: add it to ForwardParams in "
           "src/kernels/tile/traits.h and to make_forward_params in src/kernels/gpu_family.cpp",

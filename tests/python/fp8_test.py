@@ -259,6 +259,27 @@ class QuantizeTest(unittest.TestCase):
         self.assertTrue(np.isfinite(plain.descale_k).all() and np.isfinite(plain.descale_v).all())
         self.assertEqual(float(plain.v[1, 1, 3, 4]), 448.0)
 
+    def test_v_may_lie_transposed(self):
+        np = self.np
+        q, k, v = self.normal(2, 4, 9, 16), self.normal(2, 2, 37, 16), self.normal(2, 2, 37, 32)
+        plain = flashcore.quantize(q, k, v, scaling="head")
+        for layout, arrays in (("bhsd", (q, k, v)), ("bshd", tuple(x.swapaxes(1, 2) for x in (q, k, v)))):
+            made = flashcore.quantize(*arrays, scaling="head", layout=layout, v_layout="dn")
+            self.assertEqual((made.v.shape, made.v.strides), ((2, 2, 32, 37), (2 * 32 * 48, 32 * 48, 48, 1)))
+            self.assertEqual(made.v.swapaxes(2, 3).tobytes(), plain.v.tobytes())
+            for v8 in (made.v, np.ascontiguousarray(made.v)):
+                o, lse = flashcore.attention(made.q, made.k, v8, **made.descales, layout=layout, v_layout="dn", return_lse=True)
+                right, right_lse = flashcore.attention(*plain.arrays, **plain.descales, return_lse=True)
+                self.assertEqual((o if layout == "bhsd" else o.swapaxes(1, 2)).tobytes(), right.tobytes())
+                self.assertEqual(lse.tobytes(), right_lse.tobytes())
+        self.assertIn("_vdn", flashcore.plan(made.q, made.k, made.v, layout=layout, v_layout="dn").info["problem"])
+        for pattern, arrays, v_layout in (("v_layout is 'nn'; use 'nd'", plain.arrays, "nn"), ("k has 2 heads of 37 rows and v has 2 of 32", plain.arrays, "dn"),
+                                          ("only dense q, k and v of 8 bits may have v transposed", (q, k, v.swapaxes(2, 3).copy()), "dn")):  # fmt: skip
+            with self.assertRaisesRegex(flashcore.Error, pattern):
+                flashcore.attention(*arrays, v_layout=v_layout)
+        with self.assertRaisesRegex(flashcore.Error, "v_layout is 'nn'"):
+            flashcore.quantize(q, k, v, v_layout="nn")
+
     def error(self, q, k, v, **options):
         """Of flashcore.attention on what quantize makes, against fp64 on what it was given."""
         right = attend(self.np, q, k, v)
@@ -309,10 +330,11 @@ class QuantizeTest(unittest.TestCase):
         except ImportError as error:
             self.skipTest(f"{error}; scripts/install-packages --torch brings it")
         arrays = self.normal(1, 4, 8, 32), self.normal(1, 2, 8, 32), self.normal(1, 2, 8, 32)
-        ours = flashcore.quantize(*arrays, scaling="head")
-        theirs = flashcore.quantize(*(torch.from_numpy(x) for x in arrays), scaling="head")
-        for a, b in zip(ours.arrays, theirs.arrays):
-            self.assertEqual(a.tobytes(), bytes(b.view(torch.uint8).numpy()))
+        for v_layout in ("nd", "dn"):
+            ours = flashcore.quantize(*arrays, scaling="head", v_layout=v_layout)
+            theirs = flashcore.quantize(*(torch.from_numpy(x) for x in arrays), scaling="head", v_layout=v_layout)
+            for a, b in zip(ours.arrays, theirs.arrays):
+                self.assertEqual(a.tobytes(), b.view(torch.uint8).numpy().tobytes())
 
 
 if __name__ == "__main__":

@@ -54,6 +54,9 @@ class Call:
                                                         (batch * keys, heads_kv, columns_v), (batch * rows, heads_q, columns_v)))]  # fmt: skip
         self.tensors = [view(shape, kind) for kind, shape in zip((dtype, kv_dtype, kv_dtype, o_dtype), ((batch, heads_q, rows, columns), (batch, heads_kv, keys, columns),
                                                          (batch, heads_kv, keys, columns_v), (batch, heads_q, rows, columns_v)))]  # fmt: skip
+        self.v_layout = f.pop("v_layout")
+        if self.v_layout == "dn":
+            self.tensors[2] = view((batch, heads_kv, columns_v, keys), kv_dtype)
         self.causal, self.window = f.pop("causal"), (f.pop("window_left"), f.pop("window_right"))
         self.window_alignment, self.scale = f.pop("window_alignment"), f.pop("scale")
         self.scores = _scores.of_words(f.pop("softcap"), f.pop("alibi"), f.pop("sink"))
@@ -82,7 +85,7 @@ class Call:
             return _varlen._plan_of(sizes, tuple(self.packed), self.causal, self.window, self.window_alignment, self.scale, None,
                                     self.scaling, self.scores, self.functions).info  # fmt: skip
         return _plan._plan_of(*self.tensors, "bhsd", self.causal, self.window, self.window_alignment, self.scale, None, self.scaling, self.scores,
-                              self.functions).info  # fmt: skip
+                              self.functions, self.v_layout).info  # fmt: skip
 
 
 def lost(before, after):

@@ -18,7 +18,7 @@ def flashcore_call(p: Problem, candidate: str) -> Call:
 
     if p.ragged:
         return _ragged_call(p, candidate)
-    q, k, v = (p.placed(x) for x in (p.q, p.k, p.v))
+    q, k, v = p.placed(p.q), p.placed(p.k), p.placed_v
     outs = [p.placed(p.empty_output()) for _ in range(2)]
     lses = [torch.empty(p.batch, p.heads, p.rows, dtype=torch.float32, device=p.device) for _ in range(2)]
     window = None if p.window == (None, None) else p.window
@@ -28,7 +28,8 @@ def flashcore_call(p: Problem, candidate: str) -> Call:
     slopes = None if p.slopes is None else "head" if p.slopes.dim() == 1 else "batch"
     plan = flashcore.plan(q, k, v, out=outs[0], causal=p.causal, scale=p.scale, candidate=candidate, window=window, window_alignment=alignment,
                           softcap=p.softcap, alibi=slopes, sink=p.sink is not None, scaling=p.scaling if p.is_8bit or p.quantised else None,
-                          score=p.score_text or None, mask=p.mask_text or None, tensors=p.tensors or None)  # fmt: skip
+                          score=p.score_text or None, mask=p.mask_text or None, tensors=p.tensors or None,
+                          v_layout=p.v_layout)  # fmt: skip
     tensors = [p.tensors[name].data_ptr() for name in plan.tensors]
     operands = [*p.descale_addresses, 0 if p.slopes is None else p.slopes.data_ptr(), 0 if p.sink is None else p.sink.data_ptr()]
 

@@ -38,6 +38,11 @@ class Problem:
         self.kv_dtype = getattr(torch, DTYPES[fields.get("kv_dtype", fields["dtype"])])
         self.q = self._load(request["inputs"]["q"])
         self.k, self.v = (self._load(request["inputs"][name], self.kv_dtype) for name in "kv")
+        # Of v that lies transposed flashcore takes that, and a peer v as it wants it.
+        self.v_layout: str = fields.get("v_layout", "nd")
+        self.v_columns = self.v
+        if self.v_layout == "dn":
+            self.v = self.v.transpose(2, 3).contiguous()
         self.scaling: str = fields["scaling"]  # of 8-bit q, k and v, or of a quantised cache: none, tensor, head or token
         self.descales: tuple[Any, ...] = ()
         if self.scaling != "none":
@@ -89,6 +94,16 @@ class Problem:
         else:
             rows_first = rows_first.contiguous()
         return rows_first.transpose(1, 2)
+
+    @property
+    def placed_v(self) -> Any:
+        """v as flashcore is given it: with v_layout "dn" columns of keys, a multiple of 16 bytes apart."""
+        if self.v_layout == "nd":
+            return self.placed(self.v)
+        keys = self.v_columns.shape[3]
+        padded = self.v_columns.new_zeros(*self.v_columns.shape[:3], -(-keys // 16) * 16)
+        padded[..., :keys].copy_(self.v_columns)
+        return padded[..., :keys]
 
     def empty_output(self) -> Any:
         import torch

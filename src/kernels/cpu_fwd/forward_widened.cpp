@@ -13,21 +13,26 @@ Problem in_fp32(Problem problem) {
   problem.kv_dtype.reset();
   problem.o_dtype.reset();
   problem.scaling.reset();
+  problem.v_layout = VLayout::kNd;
   return problem;
 }
 
 }  // namespace
 
 WidenedForward::Converted WidenedForward::make_copy(const void* stored, DType dtype, const TensorLayout& layout,
-                                                    const float* descales, std::int64_t heads_per_factor) {
-  const TensorLayout whole = make_layout(Layout::kBhsd, layout.batch, layout.heads, layout.rows, layout.columns);
+                                                    const float* descales, std::int64_t heads_per_factor,
+                                                    bool transposed) {
+  const std::int64_t rows = transposed ? layout.columns : layout.rows,
+                     columns = transposed ? layout.rows : layout.columns;
+  const TensorLayout whole = make_layout(Layout::kBhsd, layout.batch, layout.heads, rows, columns);
   return {stored,
           dtype,
           layout,
           whole,
           AlignedMemory(static_cast<std::size_t>(whole.elements()) * sizeof(float)),
           descales,
-          heads_per_factor};
+          heads_per_factor,
+          transposed};
 }
 
 WidenedForward::WidenedForward(const Config& config, const Problem& problem, const AttentionArgs& args)
@@ -35,7 +40,7 @@ WidenedForward::WidenedForward(const Config& config, const Problem& problem, con
       args_(args),
       q_(make_copy(args.q, problem.dtype, args.layouts.q, args.descale_q, problem.group_size())),
       k_(make_copy(args.k, problem.cache_dtype(), args.layouts.k, args.descale_k, 1)),
-      v_(make_copy(args.v, problem.cache_dtype(), args.layouts.v, args.descale_v, 1)),
+      v_(make_copy(args.v, problem.cache_dtype(), args.layouts.v, args.descale_v, 1, problem.has_transposed_v())),
       o_(make_copy(args.o, problem.output_dtype(), args.layouts.o, nullptr, 1)),
       forward_(config, in_fp32(problem), [&] {
         AttentionArgs inner;
@@ -68,9 +73,12 @@ void WidenedForward::load(const Converted& from) const {
                             : scaling == Scaling::kToken ? of_heads * from.layout.rows + row
                                                          : 0;
     const float factor = from.descales ? from.descales[at] : 1.0f;
-    const std::int64_t in = from.stored_layout.offset(b, head, row), out = from.layout.offset(b, head, row);
+    const std::int64_t in = from.transposed ? from.stored_layout.offset(b, head, 0) + row
+                                            : from.stored_layout.offset(b, head, row),
+                       step = from.transposed ? from.stored_layout.stride_row : 1,
+                       out = from.layout.offset(b, head, row);
     for (std::int64_t column = 0; column < from.layout.columns; ++column)
-      values[out + column] = factor * load_element(from.dtype, from.stored, in + column);
+      values[out + column] = factor * load_element(from.dtype, from.stored, in + step * column);
   });
 }
 

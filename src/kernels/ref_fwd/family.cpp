@@ -1,6 +1,7 @@
 #include "kernels/batch_invariant.h"
 #include "kernels/gpu_family.h"
 #include "kernels/ref_fwd/config.h"
+#include "kernels/transposed_v.h"
 
 namespace flashcore {
 namespace {
@@ -33,6 +34,9 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
   std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
                                                      const DeviceLimits& limits) const override {
     return default_config(any_batch_of(problem), limits);
+  }
+  KernelSource source(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const override {
+    return with_entry_for_v(GpuFamily::source(values, problem, limits), problem);
   }
   Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
                   const ProblemLayouts& layouts) const override {

@@ -75,8 +75,8 @@ FC_DEVICE bool find_item(const ForwardParams& params, Item& item) {
 }
 
 // `batch` is that of the tensors, item.batch that of slopes and factors: a ragged batch's sequences are one by one at
-// 0.
-template <Traits T, Config C, class Factors>
+// 0. kTransposedV: v is [batch, heads_kv, head_dim_v, seqlen_kv], and v_stride.row leads from column to column.
+template <Traits T, Config C, bool kTransposedV = false, class Factors>
 FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors, int batch,
                           const Item& item, const ExpressionParams* of_expressions = nullptr,
                           const PagedParams* of_pages = nullptr) {
@@ -164,7 +164,10 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
     for (int i = 0; i < kPerLaneV; ++i) {
       const int column = lane + 32 * i;
       if (column < T.head_dim_v) {
-        const float value = is_missing ? 0.0f : tile::load_any<element_of_cache(T)>(params.v, v_row + column);
+        const float value = is_missing ? 0.0f
+                            : kTransposedV
+                                ? tile::load_any<T.element>(params.v, v_head + column * params.v_stride.row + key)
+                                : tile::load_any<element_of_cache(T)>(params.v, v_row + column);
         o[i] = ptx::fma(weight, value, o[i] * rescale);
       }
     }
@@ -184,12 +187,12 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
     ptx::st_global_f32(params.lse + item.index, T.sink ? lse : tile::log_sum_exp(max_scaled, sum));
 }
 
-template <Traits T, Config C, class Factors>
+template <Traits T, Config C, bool kTransposedV = false, class Factors>
 FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors,
                       const ExpressionParams* of_expressions = nullptr) {
   Item item;
   if (!find_item<C>(params, item)) return;
-  attend_row<T, C>(params, of_scores, factors, item.batch, item, of_expressions);
+  attend_row<T, C, kTransposedV>(params, of_scores, factors, item.batch, item, of_expressions);
 }
 
 // The grid is that of sequences as long as the bounds.
@@ -232,6 +235,18 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_scored(const __grid_constant__ Scored<Fp8ForwardParams> params) {
   attend<T, C>(params.plain.problem, &params.score, Descales{params.plain});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_vdn(const __grid_constant__ Fp8ForwardParams params) {
+  attend<T, C, true>(params.problem, nullptr, Descales{params});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_vdn_scored(const __grid_constant__ Scored<Fp8ForwardParams> params) {
+  attend<T, C, true>(params.plain.problem, &params.score, Descales{params.plain});
 }
 
 template <Traits T, Config C>

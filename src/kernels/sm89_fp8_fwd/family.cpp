@@ -25,6 +25,7 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
       return fmt::format("needs compute capability 8.9 or newer for mma.sync of 8-bit floats, this is sm_{}",
                          limits.arch);
     if (problem.dtype != DType::kE4M3) return "e4m3 only";
+    if (problem.has_transposed_v()) return "v_layout dn: no kernel of this family reads V as columns of keys";
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % 16 != 0 || dim > 256)
         return fmt::format(

@@ -21,7 +21,7 @@ struct Config {
   int num_consumers = 2;  // warpgroups that work on 64 query rows each
   int block_n = 128;      // keys of one step
   int num_stages = 2;     // K tiles, and transposed V tiles, in shared memory
-  int v_stages = 2;       // parts of V that wait for their transposition (v_parts)
+  int v_stages = 2;       // parts of V that wait for their transposition (v_parts); 0: V lies transposed in memory
   int q_stages = 1;       // Q tiles: 2 loads the next one while this one is worked on
   int ping_pong = 1;      // consumers take turns at issuing matrix work, so that one's softmax runs under another's
   Overlap overlap = Overlap::kNone;
@@ -35,7 +35,7 @@ struct Config {
     visit("num_consumers", &Config::num_consumers, 1, 2, 3, 4);
     visit("block_n", &Config::block_n, 32, 64, 96, 128);
     visit("num_stages", &Config::num_stages, 2, 3, 4);
-    visit("v_stages", &Config::v_stages, 1, 2);
+    visit("v_stages", &Config::v_stages, 0, 1, 2);
     visit("q_stages", &Config::q_stages, 1, 2);
     visit("ping_pong", &Config::ping_pong, 0, 1);
     visit("overlap", &Config::overlap, Overlap::kNone, Overlap::kScoresFirst, Overlap::kValuesFirst);
@@ -45,6 +45,9 @@ struct Config {
     visit("scheduler", &Config::scheduler, Scheduler::kOneTile, Scheduler::kFixedStride, Scheduler::kCounter);
   }
 };
+
+// Of VLayout::kDn, and of no other problem (family.cpp).
+constexpr bool takes_transposed_v(const Config& c) { return c.v_stages == 0; }
 
 constexpr int kRowsPerConsumer = 64;
 constexpr int kRowsPerStore = 16;  // of O: a warp's, so that it leaves without waiting for the warpgroup
@@ -72,7 +75,11 @@ constexpr int k_tile_bytes(const Config& c, const Traits& t) {
 // V waits for its transposition in parts of as many columns as a line holds: of 256 columns, one half arrives while the
 // other is transposed.
 constexpr int v_parts(const Traits& t) { return (t.head_dim_v + width_of(t.head_dim_v) - 1) / width_of(t.head_dim_v); }
-constexpr int v_part_bytes(const Config& c, const Traits& t) { return c.block_n * width_of(t.head_dim_v); }
+// No array is empty: eight bytes beside the barriers where V lies transposed.
+constexpr int v_slots(const Config& c) { return tile::max_int(c.v_stages, 1); }
+constexpr int v_part_bytes(const Config& c, const Traits& t) {
+  return takes_transposed_v(c) ? 8 : c.block_n * width_of(t.head_dim_v);
+}
 constexpr int vt_tile_bytes(const Config& c, const Traits& t) {
   return tile::round_up(tile::byte_tile_bytes(padded_dim(t.head_dim_v), c.block_n, width_of_keys(c.block_n)), 1024);
 }
@@ -80,11 +87,15 @@ constexpr int vt_tile_bytes(const Config& c, const Traits& t) {
 constexpr int kTransposers = 3;  // warps that transpose V; the fourth of their warpgroup loads
 constexpr int kTileSlots = 2;    // tile numbers on their way from the producer to the others
 constexpr int barrier_bytes(const Config& c) {
-  return 8 * (2 * c.num_consumers * c.q_stages + 4 * c.num_stages + 2 * c.v_stages + 2 * kTileSlots) + 8 * kTileSlots;
+  return 8 * (2 * c.num_consumers * c.q_stages + 4 * c.num_stages + 2 * v_slots(c) + 2 * kTileSlots) + 8 * kTileSlots;
+}
+constexpr int padding_bytes(const Config& c, const Traits& t) {
+  const int bytes = barrier_bytes(c) + (takes_transposed_v(c) ? v_slots(c) * v_part_bytes(c, t) : 0);
+  return tile::round_up(bytes, 1024) - bytes;
 }
 constexpr int smem_bytes(const Config& c, const Traits& t) {
   return c.q_stages * c.num_consumers * qo_slab_bytes(t) + c.num_stages * (k_tile_bytes(c, t) + vt_tile_bytes(c, t)) +
-         c.v_stages * v_part_bytes(c, t) + tile::round_up(barrier_bytes(c), 1024);
+         v_slots(c) * v_part_bytes(c, t) + barrier_bytes(c) + padding_bytes(c, t);
 }
 
 // setmaxnreg: the producer gives registers up, the consumers take them. The sum over warpgroups must not exceed what
@@ -133,7 +144,9 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // Sums that outlive a block, or are added while scores are computed, cost ptxas more.
   const int extra = c.promote_every > 1 ? 32 : c.overlap == Overlap::kValuesFirst ? 8 : 0;
   const int few = c.num_consumers >= 3 ? 8 : 0;  // of 160 or 112, addresses take a larger part
-  const int saved = c.block_n > 64 && shares_registers(c, t) && sum_is_like_scores(c, t) ? 24 : 0;
+  // P of a transposed V is packed from both halves of the scores: of 160 registers 8 bytes spilled.
+  const bool is_tight = takes_transposed_v(c) && c.num_consumers >= 3;
+  const int saved = c.block_n > 64 && shares_registers(c, t) && sum_is_like_scores(c, t) && !is_tight ? 24 : 0;
   return extra + few - saved +
          registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
 }

@@ -11,6 +11,7 @@
 #include "kernels/tile/consumer.cuh"
 #include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/epilogue.cuh"
+#include "kernels/tile/even_keys_first.cuh"
 #include "kernels/tile/producer.cuh"
 #include "kernels/tile/timeline.cuh"
 
@@ -184,13 +185,23 @@ struct Consumer : tile::Marks {
     mark(Activity::kMask, block);
     const tile::Cut cut = context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
     if (cut.any()) {
-      context.mask().apply(scores, cut, block * kBlockN + tile::column_of_lane(lane()),
-                           {row(first_row, 0), row(first_row, 1)});
+      if constexpr (takes_transposed_v(C)) {
+        tile::mask_even_keys_first(context.mask(), scores, cut, block * kBlockN + 4 * (lane() % 4),
+                                   {row(first_row, 0), row(first_row, 1)});
+      } else {
+        context.mask().apply(scores, cut, block * kBlockN + tile::column_of_lane(lane()),
+                             {row(first_row, 0), row(first_row, 1)});
+      }
     }
+  }
+  // As the softmax takes them.
+  FC_DEVICE static decltype(auto) ordered(const float (&scores)[kScores]) {
+    if constexpr (takes_transposed_v(C)) return tile::EvenKeysFirst<float[kScores]>{scores};
+    else return (scores);
   }
   FC_DEVICE void update_softmax(const float (&scores)[kScores]) {
     mark(Activity::kSoftmax);
-    softmax.update(scores, scale_log2, p, [&](const float(&factor)[2]) {
+    softmax.update(ordered(scores), scale_log2, p, [&](const float(&factor)[2]) {
       tile::scale_rows(acc_o, factor);
       if constexpr (kPartOutlivesBlock) {
         if (part_blocks > 0) tile::scale_rows(part_of_blocks, factor);
@@ -215,7 +226,7 @@ struct Consumer : tile::Marks {
     release_k();
     mask_where_cut(block, scores);
     mark(Activity::kSoftmax, block);
-    softmax.start(scores, scale_log2, p);
+    softmax.start(ordered(scores), scale_log2, p);
   }
   // P·V of the block before, and then this block's probabilities.
   FC_DEVICE void next_block(int block) {

@@ -23,14 +23,14 @@ struct SharedStorage {
   unsigned char qo[C.q_stages][C.num_consumers][qo_slab_bytes(T)];
   unsigned char k[C.num_stages][k_tile_bytes(C, T)];
   unsigned char vt[C.num_stages][vt_tile_bytes(C, T)];  // V transposed: a line of keys for each column
-  unsigned char v[C.v_stages][v_part_bytes(C, T)];      // as it lies in memory
+  unsigned char v[v_slots(C)][v_part_bytes(C, T)];      // as it lies in memory
   Barrier q_full[C.q_stages][C.num_consumers], q_empty[C.q_stages][C.num_consumers];
   Barrier k_full[C.num_stages], k_empty[C.num_stages];
   Barrier vt_full[C.num_stages], vt_empty[C.num_stages];
-  Barrier v_full[C.v_stages], v_empty[C.v_stages];
+  Barrier v_full[v_slots(C)], v_empty[v_slots(C)];
   Barrier tile_full[kTileSlots], tile_empty[kTileSlots];
   int tile_number[kTileSlots][2];
-  unsigned char padding[tile::round_up(barrier_bytes(C), 1024) - barrier_bytes(C)];
+  unsigned char padding[padding_bytes(C, T)];
 };
 
 template <Traits T, Config C>

@@ -6,6 +6,7 @@
 #include "kernels/sm90_fp8_fwd/config.h"
 #include "kernels/sm90_fp8_fwd/params.h"
 #include "kernels/tile_rounds.h"
+#include "kernels/transposed_v.h"
 
 namespace flashcore {
 namespace {
@@ -15,12 +16,13 @@ using sm90_fp8_fwd::kRowsPerConsumer;
 using sm90_fp8_fwd::Overlap;
 using sm90_fp8_fwd::Scheduler;
 using Fp8Params = sm90_fp8_fwd::Params<EncodedMap>;
+using TransposedFp8Params = sm90_fp8_fwd::TransposedParams<EncodedMap>;
 
 class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
  public:
   std::string name() const override { return "sm90_fp8_fwd"; }
   std::string description() const override {
-    return "Hopper, e4m3: wgmma with sums promoted to fp32, V transposed on its way";
+    return "Hopper, e4m3: wgmma with sums promoted to fp32, V transposed on its way, or before";
   }
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
@@ -53,6 +55,18 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     throw_internal("sm90_fp8_fwd has no default config for {}", problem.id());
   }
 
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
+                                         const DeviceLimits& limits) const override {
+    if (auto reason = GpuFamily::why_invalid(values, problem, limits)) return reason;
+    if (takes_transposed_v(config_from<Fp8Config>(values)) == problem.has_transposed_v()) return std::nullopt;
+    return problem.has_transposed_v() ? "V lies transposed and waits for nothing: v_stages 0"
+                                      : "V waits for its transposition: v_stages 1 or 2";
+  }
+
+  KernelSource source(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const override {
+    return with_entry_for_v(GpuFamily::source(values, problem, limits), problem);
+  }
+
   Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
                   const ProblemLayouts& layouts) const override {
     using namespace sm90_fp8_fwd;
@@ -63,12 +77,23 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     params.order = tile_order_of(problem, block_m(config), sms);
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, params.order.tile_count, sms));
-    step.set_params(params);
+    if (problem.has_transposed_v()) step.set_params(TransposedFp8Params{params, {}});
+    else step.set_params(params);
     relocate_fp8(step, offsetof(Fp8Params, fp8), problem);
     const int head_dim = static_cast<int>(problem.head_dim), head_dim_v = static_cast<int>(problem.head_dim_v);
     step.add_map(byte_map(offsetof(Fp8Params, q), layouts.q, kWidthQ, kRowsPerConsumer), Operand::kQ);
-    step.add_map(byte_map(offsetof(Fp8Params, k), layouts.k, width_of(head_dim), config.block_n), Operand::kK);
-    step.add_map(byte_map(offsetof(Fp8Params, v), layouts.v, width_of(head_dim_v), config.block_n), Operand::kV);
+    if (problem.has_transposed_v()) {
+      static_assert(offsetof(TransposedFp8Params, plain) == 0);
+      const TensorMapSpec even = every_second_row(offsetof(Fp8Params, k), layouts.k, config.block_n, 0),
+                          odd = every_second_row(offsetof(TransposedFp8Params, k_odd), layouts.k, config.block_n, 1);
+      step.add_map(even, Operand::kK);
+      step.add_map(odd, Operand::kK);
+      step.add_map(byte_map(offsetof(Fp8Params, v), layouts.v, width_of_keys(config.block_n), padded_dim(head_dim_v)),
+                   Operand::kV);
+    } else {
+      step.add_map(byte_map(offsetof(Fp8Params, k), layouts.k, width_of(head_dim), config.block_n), Operand::kK);
+      step.add_map(byte_map(offsetof(Fp8Params, v), layouts.v, width_of(head_dim_v), config.block_n), Operand::kV);
+    }
     step.add_map(tensor_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o, {64, kRowsPerStore, 1, 1}),
                  Operand::kO);
     Program program = one_step(std::move(step));
@@ -80,6 +105,17 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
   static TensorMapSpec byte_map(std::size_t offset, const TensorLayout& layout, int width, int rows) {
     TensorMapSpec map = tensor_map_of(offset, DType::kE4M3, layout, {width, rows, 1, 1});
     map.swizzle = static_cast<TensorSwizzle>(width);
+    return map;
+  }
+
+  // Of K, the even rows or the odd ones. No map is empty: of a single row the odd ones are that again, which no query
+  // row sees.
+  static TensorMapSpec every_second_row(std::size_t offset, TensorLayout layout, int block_n, int parity) {
+    const std::int64_t row_bytes = layout.stride_row, rows = layout.rows;
+    layout.rows = std::max<std::int64_t>(1, (rows + 1 - parity) / 2);
+    layout.stride_row *= 2;
+    TensorMapSpec map = byte_map(offset, layout, sm90_fp8_fwd::width_of(static_cast<int>(layout.columns)), block_n / 2);
+    if (rows > 1) map.offset_bytes = parity * row_bytes;
     return map;
   }
 
@@ -157,6 +193,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
       configs.push_back(config);
     }
     for (Fp8Config config : configs) {
+      if (problem.has_transposed_v()) config.v_stages = 0;
       // A maximum that grows costs a second pass more seldom than with 6; 4 gains 1% more. 1.08 times as fast at head
       // dim 64, 1.01 at 128, 1.04 there under a causal mask, and 0.97 at 256 (results/h100/fp8_configs).
       if (widest <= 128) config.p_exponent = 5;

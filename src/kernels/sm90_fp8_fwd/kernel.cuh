@@ -24,20 +24,23 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
   }
   for (int stage = 0; stage < C.num_stages; ++stage) {
     tile::init_stage(context.k_full(stage), context.k_empty(stage), kConsumerWarps);
-    ptx::mbarrier_init(context.vt_full(stage), kTransposers);
+    ptx::mbarrier_init(context.vt_full(stage), takes_transposed_v(C) ? 1 : kTransposers);
     ptx::mbarrier_init(context.vt_empty(stage), kConsumerWarps);
   }
-  for (int stage = 0; stage < C.v_stages; ++stage)
-    tile::init_stage(context.v_full(stage), context.v_empty(stage), kTransposers);
+  if constexpr (!takes_transposed_v(C)) {
+    for (int stage = 0; stage < C.v_stages; ++stage)
+      tile::init_stage(context.v_full(stage), context.v_empty(stage), kTransposers);
+  }
+  constexpr int kTileTakers = kConsumerWarps + (takes_transposed_v(C) ? 0 : kTransposers);
   for (int slot = 0; slot < kTileSlots; ++slot)
-    tile::init_stage(context.tile_full(slot), context.tile_empty(slot), kConsumerWarps + kTransposers);
+    tile::init_stage(context.tile_full(slot), context.tile_empty(slot), kTileTakers);
   // Once: by every thread that has made one, the fences cost 2000 clocks.
   ptx::fence_mbarrier_init();
 }
 
+// `k_odd`: of V that lies transposed.
 template <Traits T, Config C>
-FC_KERNEL(threads_per_block(C), 1)
-forward_fp8(const __grid_constant__ Params<ptx::TensorMap> params) {
+FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ptx::TensorMap* k_odd) {
   const Context<T, C> context(params);
   const int warp = ptx::shfl_idx(ptx::tid_x() / 32, 0);
   if (ptx::tid_x() == 0) init_barriers(context);
@@ -45,19 +48,33 @@ forward_fp8(const __grid_constant__ Params<ptx::TensorMap> params) {
     ptx::prefetch_tensormap(params.q);
     ptx::prefetch_tensormap(params.k);
     ptx::prefetch_tensormap(params.v);
+    if constexpr (takes_transposed_v(C)) ptx::prefetch_tensormap(*k_odd);
   }
   ptx::bar_sync();
   if (warp < 4) {
     ptx::setmaxnreg_dec<producer_registers(C)>();
-    if (warp >= 4 - kTransposers) Transposer<T, C>{context, warp - (4 - kTransposers)}.run();
-    else if (ptx::tid_x() == 0) {
-      tile::produce_tiles<C.scheduler, C.num_consumers, kTileSlots>(context, params, Loader<T, C>{context},
+    if (warp >= 4 - kTransposers) {
+      if constexpr (!takes_transposed_v(C)) Transposer<T, C>{context, warp - (4 - kTransposers)}.run();
+    } else if (ptx::tid_x() == 0) {
+      tile::produce_tiles<C.scheduler, C.num_consumers, kTileSlots>(context, params, Loader<T, C>{context, k_odd},
                                                                     ptx::ctaid_x(), ptx::nctaid_x());
     }
   } else {
     ptx::setmaxnreg_inc<consumer_registers(C)>();
     Consumer<T, C>(context, warp / 4 - 1).run();
   }
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8(const __grid_constant__ Params<ptx::TensorMap> params) {
+  attend<T, C>(params, nullptr);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_vdn(const __grid_constant__ TransposedParams<ptx::TensorMap> params) {
+  attend<T, C>(params.plain, &params.k_odd);
 }
 
 }  // namespace flashcore::sm90_fp8_fwd

@@ -1,5 +1,6 @@
 #pragma once
-// How rows reach shared memory in sm90_fp8_fwd: by TMA from dense tensors; V goes to the transposers.
+// How rows reach shared memory in sm90_fp8_fwd: by TMA from dense tensors; V goes to the transposers, or to the
+// consumers if it lies transposed.
 
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/sm90_fp8_fwd/context.cuh"
@@ -12,8 +13,10 @@ template <Traits T, Config C>
 struct Loader {
   const Context<T, C>& context;
 
+  const ptx::TensorMap* k_odd = nullptr;  // TransposedParams::k_odd
+
   Ring<C.num_stages> ring_k = {};
-  Ring<C.v_stages> ring_v = {};
+  Ring<takes_transposed_v(C) ? C.num_stages : C.v_stages> ring_v = {};
   Ring<C.q_stages> ring_q = {};
   tile::Marks marks = {};
 
@@ -30,11 +33,41 @@ struct Loader {
     marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);
     marks.mark(tile::Activity::kLoadK, block);
-    TileK<T, C>::load_expected(context.k(ring_k.stage()), context.params.k, context.k_full(ring_k.stage()),
-                               block * C.block_n, tile.head_kv, tile.batch);
+    if constexpr (takes_transposed_v(C)) {
+      load_even_keys_first(tile, block);
+    } else {
+      TileK<T, C>::load_expected(context.k(ring_k.stage()), context.params.k, context.k_full(ring_k.stage()),
+                                 block * C.block_n, tile.head_kv, tile.batch);
+    }
     ring_k.advance();
   }
+  // As tile/even_keys_first.cuh wants them.
+  FC_DEVICE void load_even_keys_first(const Tile& tile, int block) {
+    using Keys = TileK<T, C>;
+    const ptx::SharedAddress full = context.k_full(ring_k.stage());
+    ptx::mbarrier_arrive_expect_tx(full, Keys::kBytes);
+#pragma unroll
+    for (int b = 0; b < Keys::kBlocks; ++b) {
+      const ptx::SharedAddress even = context.k(ring_k.stage()) + b * Keys::kBlockBytes;
+      const int column = Keys::kLineBytes * b, row = block * (C.block_n / 2);
+      ptx::tma_load_4d(even, context.params.k, full, column, row, tile.head_kv, tile.batch);
+      ptx::tma_load_4d(even + Keys::kBlockBytes / 2, *k_odd, full, column, row, tile.head_kv, tile.batch);
+    }
+  }
   FC_DEVICE void load_v(const Tile& tile, int block) {
+    if constexpr (takes_transposed_v(C)) load_columns(tile, block);
+    else load_rows(tile, block);
+  }
+  FC_DEVICE void load_columns(const Tile& tile, int block) {
+    const int stage = ring_v.stage();
+    marks.mark(tile::Activity::kWaitSlot, block);
+    ptx::mbarrier_wait(context.vt_empty(stage), ring_v.parity() ^ 1);
+    marks.mark(tile::Activity::kLoadV, block);
+    TileVt<T, C>::load_expected(context.vt(stage), context.params.v, context.vt_full(stage), 0, tile.head_kv,
+                                tile.batch, block * C.block_n);
+    ring_v.advance();
+  }
+  FC_DEVICE void load_rows(const Tile& tile, int block) {
 #pragma unroll
     for (int part = 0; part < v_parts(T); ++part) {
       marks.mark(tile::Activity::kWaitSlot, block);

@@ -15,4 +15,11 @@ struct Params {
   tile::TileOrder order;
 };
 
+// Of V that lies transposed: `plain.k` is of K's even rows.
+template <class Map>
+struct TransposedParams {
+  Params<Map> plain;
+  Map k_odd;
+};
+
 }  // namespace flashcore::sm90_fp8_fwd

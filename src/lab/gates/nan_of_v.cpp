@@ -38,7 +38,7 @@ Spoiled spoil_head(const PlacedProblem& problem, HostTensor& v) {
   Spoiled spoiled{
       "", number / problem.heads_kv, head * group, (head + 1) * group, 0, problem.seqlen_q, 0, problem.band()};
   spoiled.what = fmt::format("V of key head {} of batch entry {}", head, spoiled.batch);
-  spoil(v, spoiled.batch, head, 0, problem.seqlen_kv);
+  spoil(v, spoiled.batch, head, 0, v.layout.rows);
   return spoiled;
 }
 
