@@ -109,8 +109,9 @@ std::optional<std::string> why_unsuitable(const Candidate& candidate, const Requ
   if (program.alignment_bytes != 0 && !request.is_16b_aligned)
     return fmt::format(
         "{} copies {} bytes at a time, and an address or stride of these tensors is no multiple of that; copy them "
-        "into contiguous tensors for a faster kernel",
-        family.name(), program.alignment_bytes);
+        "into contiguous tensors{} for a faster kernel",
+        family.name(), program.alignment_bytes,
+        request.problem.has_transposed_v() ? ", v into one whose columns of keys are padded to a multiple of 16," : "");
   if (!program.has_tensor_maps() || !request.is_broadcast) return std::nullopt;
   return fmt::format("{} reads through tensor maps, which do not repeat an element (stride 0)", family.name());
 }

@@ -227,6 +227,19 @@ TEST(Fp8Api, AStructOfVersionTenHasNoLayoutOfV) {
   EXPECT_NE(std::string(fc_last_error()).find("v_layout is 7; use FC_V_ND (0) or FC_V_DN (1)"), std::string::npos);
 }
 
+// Columns of 37 keys without padding between them.
+TEST(Fp8Api, ATransposedVIsToBePadded) {
+  const Context emulator("emulator");
+  Attention p = fp8_problem();
+  p.seqlen_kv = 37;
+  p.head_dim = 64;
+  p.v_layout = FC_V_DN;
+  EXPECT_EQ(emulator.explain(p).find("padded"), std::string::npos) << emulator.explain(p);
+  p.v_strides = fc_strides{p.heads_kv * 64 * 37, 64 * 37, 37};
+  const std::string said = Plan(emulator, p).describe();
+  EXPECT_NE(said.find("columns of keys are padded to a multiple of 16"), std::string::npos) << said;
+}
+
 // The emulator's GPU has no host that looks at factors, and the slow kernel takes them.
 TEST(Fp8Api, RunsOnAnEmulatedGpu) {
   const Context emulator("emulator");
