@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/problem_fields.h"
+#include "kernels/batch_invariant.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 
@@ -67,15 +68,41 @@ TEST(Dispatch, TakesTheShortestWayForTheShortest) {
   EXPECT_EQ(choose("b4_h12_s512_d64_fp16", gpu("a100", "sm_80")).candidate.family->name(), "sm80_fwd");
 }
 
-// Keys that are packed or in pages, and few rows; more rows go to families for prefill, dense decoding to the others.
+// Keys that are packed, in pages or quantised, and few rows; more rows go to families for prefill, dense decoding to
+// the others.
 TEST(Dispatch, DecodesPagesAndRaggedBatchesWithKeysDealtOut) {
   for (const char* arch : {"sm_80", "sm_89", "sm_90", "sm_120"}) {
     for (const char* id :
-         {"b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16", "b4_h28_hk4_sq1_sk20000_d128_fp16_raggedfull_page1",
-          "b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom", "b8_h64_hk8_sq16_sk9000_d64_bf16_causal_raggedfull_page64"})
+         {"b4_h28_hk4_sq1_sk20000_d128_fp16_raggedfull_page1", "b4_h28_hk4_sq1_sk20000_d128_fp16_raggedfull_page4",
+          "b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom",
+          "b64_h32_hk8_sq1_sk4096_d128_bf16_kve4m3_raggedrandom_page16"})
       EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
     for (const char* id : {"b64_h32_hk8_sq1_sk4096_d128_bf16", "b8_h32_s2048_d128_bf16_causal_raggedhalving"})
       EXPECT_NE(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
+  }
+}
+
+// Pages of multiples of eight keys, which TMA loads; more than 16 rows are no decoding.
+TEST(Dispatch, DecodesPagesOnHopperByTma) {
+  for (const char* id :
+       {"b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16", "b1_h32_hk8_sq1_sk32768_d128_bf16_raggedfull_page8",
+        "b8_h64_hk8_sq16_sk9000_d64_bf16_causal_raggedfull_page64",
+        "b2_h8_sq2_sk900_d128_fp16_causal_softcap5_alibi_sink_raggedhalving_page24"}) {
+    for (const char* device : {"h100", "h200", "none"})
+      EXPECT_EQ(choose(id, gpu(device, "sm_90")).candidate.family->name(), "sm90_short_fwd") << id << " " << device;
+    for (const char* arch : {"sm_80", "sm_89", "sm_120"})
+      EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
+  }
+  const char* prompt = "b8_h64_hk8_sq17_sk9000_d64_bf16_causal_raggedfull_page64";
+  EXPECT_EQ(choose(prompt, gpu("none", "sm_90")).candidate.family->name(), "sm90_fwd");
+}
+
+// The parts of a row in sm90_short_fwd go by the bounds of its batch.
+TEST(Dispatch, BatchInvariantDecodingKeepsPartsOfAFixedSizeOnHopper) {
+  for (const char* id :
+       {"b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16", "b2_h8_sq16_sk900_d64_fp16_raggedfull_page8"}) {
+    const Choice choice = batch_invariant_choice(Problem::parse(id), gpu("h100", "sm_90"));
+    EXPECT_EQ(choice.candidate.family->name(), "sm80_decode_fwd") << id;
   }
 }
 
@@ -132,9 +159,13 @@ TEST(Dispatch, DistanceIsZeroForItselfAndInfiniteForAnotherKernel) {
 TEST(Dispatch, ChoicesAreValidForOddProblems) {
   for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
     const DeviceInfo device = gpu("none", arch);
-    for (const char* id : {"b1_h1_s1_d8_fp16", "b3_h7_hk1_sq1_sk100000_d256_bf16", "b2_h12_s197_d64_bf16",
-                           "b1_h16_s2048_d192_dv128_bf16_causal", "b1_h5_hk1_sq17_sk33_d248_fp16_causal",
-                           "b1_h64_hk1_sq8_sk4096_d128_bf16", "b1_h128_hk1_sq1_sk8192_d192_dv128_bf16"}) {
+    for (const char* id :
+         {"b1_h1_s1_d8_fp16", "b3_h7_hk1_sq1_sk100000_d256_bf16", "b2_h12_s197_d64_bf16",
+          "b1_h16_s2048_d192_dv128_bf16_causal", "b1_h5_hk1_sq17_sk33_d248_fp16_causal",
+          "b1_h64_hk1_sq8_sk4096_d128_bf16", "b1_h128_hk1_sq1_sk8192_d192_dv128_bf16",
+          "b1_h1_sq1_sk1_d8_fp16_raggedfull_page8", "b3_h7_hk1_sq1_sk100000_d256_bf16_raggedfull_page24",
+          "b300_h64_hk1_sq16_sk40_d72_dv40_fp16_causal_raggedrandom_page256",
+          "b9_h128_hk2_sq3_sk8192_d192_dv128_bf16_wl99_raggedhalving_page48"}) {
       const Problem problem = Problem::parse(id);
       const Choice choice = dispatch(problem, device);
       EXPECT_FALSE(choice.candidate.family->why_invalid(choice.candidate.config, problem, device.limits))

@@ -55,6 +55,10 @@ inline constexpr const char* kPagedCodes = "b3_h4_hk2_sq3_sk300_d64_bf16_kve4m3_
 inline constexpr const char* kWideRows = "b1_h6_hk2_sq15_sk100_d264_dv144_fp16_causal";
 inline constexpr const char* kWidePages = "b2_h16_hk1_sq1_sk200_d576_dv512_bf16_raggedhalving_page16";
 inline constexpr const char* kPagedDecode = "b3_h4_hk2_sq3_sk300_d64_bf16_causal_raggedhalving_page16";
+// A tile of two row groups; five sequences as long as each other on an emulated GPU of four SMs.
+inline constexpr const char* kPagedChunk = "b3_h2_hk1_sq70_sk150_d64_bf16_causal_raggedhalving_page16";
+inline constexpr const char* kPagedAlike = "b5_h2_sq1_sk100_d64_fp16_raggedfull_page8";
+inline constexpr const char* kShortTable = "b2_h1_sq5_sk33_d64_fp16_raggedfull_page8";  // that ends with its last row
 // 8 bits: a factor for each key head, functions of scores, sequences of 70, 35 and 17 rows.
 inline constexpr const char* kBytes = "b2_h4_hk2_s200_d64_e4m3_perhead_causal";
 inline constexpr const char* kBytesScored = "b2_h4_hk2_sq70_sk100_d64_e4m3_perhead_softcap5_alibibatch_sink";
@@ -111,6 +115,13 @@ inline constexpr const char* kShortFour =
     "sm90_short_fwd:row_groups=1,key_groups=1,cluster=4,block_n=32,num_stages=2,pack_heads=1,early_launch=0";
 inline constexpr const char* kShortPacked =
     "sm90_short_fwd:row_groups=1,key_groups=1,cluster=2,block_n=32,num_stages=2,pack_heads=8,early_launch=0";
+// On pages: one part, whose stages are filled again and again; four parts; two row groups, of which one loads.
+inline constexpr const char* kShortPages =
+    "sm90_short_fwd:row_groups=1,key_groups=1,cluster=1,block_n=32,num_stages=2,pack_heads=2,early_launch=0";
+inline constexpr const char* kShortPagesParts =
+    "sm90_short_fwd:row_groups=1,key_groups=2,cluster=2,block_n=32,num_stages=1,pack_heads=4,early_launch=0";
+inline constexpr const char* kShortPagesRows =
+    "sm90_short_fwd:row_groups=2,key_groups=1,cluster=1,block_n=64,num_stages=1,pack_heads=1,early_launch=0";
 inline constexpr const char* kDirect = "sm80_short_fwd:row_blocks=1,key_warps=4,block_n=16,pack_heads=1,early_launch=0";
 inline constexpr const char* kDirectOne =
     "sm80_short_fwd:row_blocks=2,key_warps=1,block_n=16,pack_heads=2,early_launch=0";
@@ -160,11 +171,13 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kConsumer = "sm90_fwd/consumer.cuh";
   static constexpr const char* kLoader = "sm90_fwd/loader.cuh";
   static constexpr const char* kPagedLoader = "sm90_fwd/paged_loader.cuh";
+  static constexpr const char* kPageBoxes = "tile/page_boxes.cuh";
   static constexpr const char* kPages80 = "sm80_fwd/pages.cuh";
   static constexpr const char* kProducer = "tile/producer.cuh";
   static constexpr const char* kShares = "tile/consumer.cuh";
   static constexpr const char* kContext = "sm90_fwd/context.cuh";
   static constexpr const char* kKShort = "sm90_short_fwd/kernel.cuh";
+  static constexpr const char* kPagesShort = "sm90_short_fwd/pages.cuh";
   static constexpr const char* kMerge = "sm90_short_fwd/merge.cuh";
   static constexpr const char* kKDirect = "sm80_short_fwd/kernel.cuh";
   static constexpr const char* kKDecode = "sm80_decode_fwd/kernel.cuh";
@@ -281,36 +294,35 @@ inline const std::vector<Mutation>& mutations() {
        "ptx::bar_warp_sync();  // all lanes have read it\n      tile::arrive_for_warp", "tile::arrive_for_warp",
        "race"},
       // --- paged caches ---
-      {"sm90_page_off_by_one", kSm90, kPagedCache, kPagedLoader, "tile.sequence, boxes().by_page_size.quotient(key))",
-       "tile.sequence, boxes().by_page_size.quotient(key) + 1)", kWrong},
-      {"sm90_page_of_the_neighbour", kSm90, kPagedCache, kPagedLoader,
-       "tile::page_at(context.pool.paged, tile.sequence,",
-       "tile::page_at(context.pool.paged, tile.sequence > 0 ? tile.sequence - 1 : 1,", kWrong},
+      {"sm90_page_off_by_one", kSm90, kPagedCache, kPageBoxes,
+       "page_at(paged, sequence, boxes.by_page_size.quotient(key))",
+       "page_at(paged, sequence, boxes.by_page_size.quotient(key) + 1)", kWrong},
+      {"sm90_page_of_the_neighbour", kSm90, kPagedCache, kPageBoxes, "page_at(paged, sequence,",
+       "page_at(paged, sequence > 0 ? sequence - 1 : 1,", kWrong},
       {"sm90_page_of_another_box", kSm90, kPagedCache, kPagedLoader, "first_key(block, lane()));",
        "first_key(block, 0));", kWrong},
-      {"sm90_page_of_the_first_lane", kSm90Tall, kPagedKeys, kPagedLoader,
-       "if (box != lane()) page = page_of(tile, key);", ";", "wrong result|out of bounds"},
-      {"sm90_page_key_not_in_it", kSm90, kPagedCache, kPagedLoader,
-       "int row = key - boxes().by_page_size.quotient(key) * context.pool.paged.page_size,", "int row = 0,", "",
+      {"sm90_page_of_the_first_lane", kSm90Tall, kPagedKeys, kPageBoxes, "if (box != first) page = page_of(key);", ";",
+       "wrong result|out of bounds"},
+      {"sm90_page_key_not_in_it", kSm90, kPagedCache, kPageBoxes,
+       "int row = key - boxes.by_page_size.quotient(key) * paged.page_size,", "int row = 0,", "",
        "boxes of 16 rows begin at the first key of a page of 16"},
-      {"sm90_page_rows_of_the_first_box", kSm90, kPagedLarge, kPagedLoader,
-       "int row = key - boxes().by_page_size.quotient(key) * context.pool.paged.page_size,", "int row = 0,", kWrong},
-      {"sm90_page_tail_not_zeroed", kSm90, kPagedCache, kPagedLoader, "page >= 0 && valid < boxes().rows", "false",
-       kWrong},
-      {"sm90_page_tail_a_key_longer", kSm90, kPagedCache, kPagedLoader, "valid = tile.len_kv - key;",
-       "valid = tile.len_kv + 1 - key;", kWrong},
-      {"sm90_page_tail_a_key_later", kSm90, kPagedCache, kPagedLoader, "(row + valid) * boxes().steps_per_key",
-       "(row + valid + 1) * boxes().steps_per_key", "wrong result|out of bounds"},
-      {"sm90_page_tail_of_another_page", kSm90, kPagedCache, kPagedLoader, "last = page * boxes().steps_per_page",
-       "last = (page > 0 ? page - 1 : 1) * boxes().steps_per_page", "wrong result|out of bounds"},
-      {"sm90_page_table_read_past_its_end", kSm90, kPagedTable, kPagedLoader, "if (key >= tile.len_kv) return kNoKeys;",
-       "", "out of bounds"},
+      {"sm90_page_rows_of_the_first_box", kSm90, kPagedLarge, kPageBoxes,
+       "int row = key - boxes.by_page_size.quotient(key) * paged.page_size,", "int row = 0,", kWrong},
+      {"sm90_page_tail_not_zeroed", kSm90, kPagedCache, kPageBoxes, "page >= 0 && valid < boxes.rows", "false", kWrong},
+      {"sm90_page_tail_a_key_longer", kSm90, kPagedCache, kPageBoxes, "valid = len_kv - key;",
+       "valid = len_kv + 1 - key;", kWrong},
+      {"sm90_page_tail_a_key_later", kSm90, kPagedCache, kPageBoxes, "(row + valid) * boxes.steps_per_key",
+       "(row + valid + 1) * boxes.steps_per_key", "wrong result|out of bounds"},
+      {"sm90_page_tail_of_another_page", kSm90, kPagedCache, kPageBoxes, "last = page * boxes.steps_per_page",
+       "last = (page > 0 ? page - 1 : 1) * boxes.steps_per_page", "wrong result|out of bounds"},
+      {"sm90_page_table_read_past_its_end", kSm90, kPagedTable, kPageBoxes, "if (key >= len_kv) return false;", "",
+       "out of bounds"},
       {"sm80_page_table_read_past_its_end", kSm80, kPagedTable, kPages80, "if (key >= len_kv) return kNoKey;", "",
        "out of bounds"},
       {"sm90_page_slot_of_values", kSm90, kPagedCache, kPagedLoader, "tile.blocks.begin ? 1 : 2",
        "tile.blocks.begin ? 1 : 1", "deadlock|race|wrong result|expect_tx"},
-      {"sm90_page_bytes_of_other_warps", kSm90Boxes, kPagedKeys, kPagedLoader, "return own * boxes()",
-       "return block_bytes; return own * boxes()", "deadlock|race|wrong result|expect_tx"},
+      {"sm90_page_bytes_of_other_warps", kSm90Boxes, kPagedKeys, kPageBoxes, "return own * boxes.rows",
+       "return block_bytes; return own * boxes.rows", "deadlock|race|wrong result|expect_tx"},
       {"sm90_page_slot_read", kSm90Boxes, kPagedKeys, kPagedLoader,
        "ptx::bar_warp_sync();  // all lanes have read it\n      tile::arrive_for_warp", "tile::arrive_for_warp",
        "race"},
@@ -567,7 +579,8 @@ inline const std::vector<Mutation>& mutations() {
        "ptx::bar_sync(kMergeBarrier + at.row_group, 128);", "race|uninitialised|arrived at twice|too many"},
       {"short_refill_barrier", kShortRing, kCausal, kKShort,
        "ptx::bar_sync(kRefillBarrier + at.key_group, 128 * C.row_groups);", "", "race"},
-      {"short_start_barrier", kShortOne, kCausal, kKShort, "ptx::bar_sync();", "", "no mbarrier|race"},
+      {"short_start_barrier", kShortOne, kCausal, kKShort, "ptx::bar_sync();\n    // All of the cluster",
+       "// All of the cluster", "no mbarrier|race"},
       {"short_no_griddepcontrol_wait", kShort, kCausal, kKShort, "ptx::griddepcontrol_wait();", ";",
        "before griddepcontrol.wait"},
       {"short_keys_of_two_parts", kShort, kCausal, kKShort, "return first_block + i * kParts", "return first_block + i",
@@ -576,6 +589,57 @@ inline const std::vector<Mutation>& mutations() {
        "wrong result"},
       {"short_rows_of_no_head", kShortPacked, "b1_h3_hk1_sq8_sk100_d64_bf16", kScheduler,
        "return head_of(row) < heads && position_of(row)", "return position_of(row)", "race|out of bounds"},
+      // --- sm90_short_fwd: pages ---
+      {"short_page_off_by_one", kShortPages, kPagedDecode, kPageBoxes,
+       "sequence * paged.table_stride + boxes.by_page_size.quotient(key)",
+       "sequence * paged.table_stride + boxes.by_page_size.quotient(key) + 1", "wrong result|out of bounds"},
+      {"short_page_of_the_neighbour", kShortPages, kPagedDecode, kPageBoxes, "sequence * paged.table_stride +",
+       "(sequence > 0 ? sequence - 1 : 1) * paged.table_stride +", kWrong},
+      {"short_page_tail_not_zeroed", kShortPages, kPagedDecode, kPageBoxes, "page >= 0 && valid < boxes.rows", "false",
+       kWrong},
+      {"short_page_table_read_past_its_end", kShortPages, kShortTable, kPageBoxes, "if (key >= len_kv) return false;",
+       "", "out of bounds"},
+      {"short_page_of_another_warp", kShortPages, kPagedDecode, kKShort, "return at.warp + loading_warps(T) * at.lane;",
+       "return 0 * at.warp + loading_warps(T) * at.lane;", "deadlock|race|wrong result|expect_tx"},
+      {"short_page_of_values_a_block_late", kShortPages, kPagedDecode, kKShort,
+       "this->entry_of_values = this->entry_of_keys;\n        this->entry_of_keys = entry_of(index + C.num_stages + "
+       "1);",
+       "this->entry_of_keys = entry_of(index + C.num_stages + 1);\n        this->entry_of_values = "
+       "this->entry_of_keys;",
+       kWrong},
+      {"short_page_of_keys_a_block_early", kShortPages, kPagedDecode, kKShort, "entry_of(index + C.num_stages + 1);",
+       "entry_of(index + C.num_stages);", kWrong},
+      {"short_page_start_barrier", kShortPages, kPagedDecode, kKShort,
+       "ptx::bar_sync();\n    if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();", "", "no mbarrier|race"},
+      {"short_page_fence_of_loads", kShortPagesParts, kPagedDecode, kKShort,
+       "ptx::fence_mbarrier_init();\n    }\n    if constexpr", "}\n    if constexpr", "missing fence"},
+      {"short_page_no_cluster_wait", kShortPagesParts, kPagedDecode, kKShort,
+       "}\n    if constexpr (C.cluster > 1) ptx::cluster_wait();", "}", "peer may not have started"},
+      {"short_page_barrier_of_one_warp", kShortPages, kPagedDecode, kKShort,
+       "ptx::mbarrier_init(at.k_full(at.key_group, i), loading_warps(T));",
+       "ptx::mbarrier_init(at.k_full(at.key_group, i), 1);", "race|too many|expect_tx|deadlock"},
+      {"short_page_bytes_of_other_warps", kShortPages, kPagedDecode, kPageBoxes, "return own * boxes.rows",
+       "return block_bytes; return own * boxes.rows", "deadlock|race|wrong result|expect_tx"},
+      {"short_page_refill_barrier", kShortPagesRows, kPagedChunk, kKShort,
+       "ptx::bar_sync(kRefillBarrier + at.key_group, 128 * C.row_groups);", "", "race"},
+      {"short_page_rows_unshifted", kShortPages, kPagedDecode, kKShort, "shift = bound - this->sequence.len_q;",
+       "shift = 0;", "wrong result|out of bounds"},
+      {"short_page_rows_of_the_bound", kShortPages, kPagedDecode, kKShort,
+       "return this->sequence.first_q + tile.position_of(row);",
+       "return tile.batch * params.problem.seqlen_q + tile.position_of(row);", "wrong result|out of bounds|race"},
+      {"short_page_lse_of_the_bound", kShortPages, kPagedDecode, kKShort,
+       "(static_cast<long long>(head) * this->pool->ragged.total_q",
+       "(static_cast<long long>(head) * params.problem.seqlen_q", "wrong result|out of bounds|race"},
+      {"short_page_mask_of_the_bounds", kShortPages, kPagedDecode, kPagesShort, "s.len_q, s.len_kv);\n",
+       "s.len_q, pool->plain.plain.problem.seqlen_kv);\n", "wrong result|out of bounds"},
+      {"short_ranked_ties_twice", kShortPages, kPagedAlike, kPagesShort, "static_cast<int>(its) + (other < own);",
+       "static_cast<int>(its);", "race|uninitialised"},
+      {"short_ranked_lengths_not_there", kShortPages, kPagedAlike, kPagesShort, "ptx::bar_sync();\n    int rank = 0;",
+       "int rank = 0;", "race|uninitialised"},
+      {"short_ranked_choice_not_there", kShortPages, kPagedAlike, kPagesShort,
+       "ptx::bar_sync();\n    const ptx::Vector4 words", "const ptx::Vector4 words", "race|uninitialised"},
+      {"short_ranked_proxy_fence", kShortPages, kPagedAlike, kPagesShort, "ptx::fence_proxy_async();", "",
+       "missing proxy fence"},
       // --- sm80_short_fwd ---
       {"direct_merge_barrier", kDirect, kCausal, kKDirect, "ptx::bar_sync();", "", "race|uninitialised"},
       {"direct_no_guard_of_rows", kDirect, kCausal, kKDirect, "(kWhole || row_exists(r)) &&", "", "out of bounds"},
@@ -807,7 +871,8 @@ inline const std::vector<Mutation>& mutations() {
       // --- changes that alter no result and no order ---
       {"sm90_no_prefetch", kSm90, kCausal, kK90, "ptx::prefetch_tensormap(params.q);", "", "",
        "a prefetch only warms a cache"},
-      {"short_start_barrier_before_cluster_barrier", kShort, kCausal, kKShort, "ptx::bar_sync();", "", "",
+      {"short_start_barrier_before_cluster_barrier", kShort, kCausal, kKShort,
+       "ptx::bar_sync();\n    // All of the cluster", "// All of the cluster", "",
        "the cluster's barrier, which follows, is of this CTA's threads too and hands on the fenced inits; who reads "
        "what "
        "was loaded or stores to O comes after an mbarrier of the thread that executed griddepcontrol.wait"},

@@ -160,14 +160,27 @@ class PagedBatch {
   Launch launch_;
 };
 
+// Some families load whole boxes of pages alone.
+bool reads_pages(const std::string& candidate, const char* id) {
+  const Family& family = family_by_name(candidate.substr(0, candidate.find(':')));
+  const bool on_cpu = candidate.starts_with("cpu");
+  const PlacedProblem problem = PlacedProblem::parse(widened(candidate, id));
+  const DeviceInfo info = (on_cpu ? open_cpu_device() : open_emulator())->info();
+  return !family.why_unsupported(problem.problem(), info.limits);
+}
+
 class PagedKernelTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PagedKernelTest, EveryLayoutAndPageSize) {
   for (const char* id : {"b3_h4_hk2_sq3_sk40_d64_bf16_causal_raggedfull_page16",
                          "b4_h2_hk1_sq9_sk30_d24_dv40_fp16_bshd_raggedrandom_page1",
                          "b3_h2_sq5_sk40_d64_bf16_wl9_wr4_strided_raggedhalving_page7",
-                         "b2_h2_sq7_sk20_d64_fp16_causaltl_softcap5_raggedrandom_page256"})
-    EXPECT_EQ(PagedBatch(GetParam(), id).run(), "") << id;
+                         "b2_h2_sq7_sk20_d64_fp16_causaltl_softcap5_raggedrandom_page256",
+                         "b5_h2_hk1_sq3_sk90_d24_dv40_bf16_bshd_raggedrandom_page24",
+                         "b3_h2_sq5_sk140_d64_fp16_wl39_wr4_strided_alibi_sink_raggedhalving_page8"})
+    if (reads_pages(GetParam(), id)) {
+      EXPECT_EQ(PagedBatch(GetParam(), id).run(), "") << id;
+    }
 }
 
 // One launch, bound once, as a captured graph is: a cache grows, pages are freed and given to others.
@@ -232,7 +245,8 @@ TEST_P(PagedKernelTest, PagesOutsideOfTheWindowAreNotLookedAt) {
 // Each with its default config, and those with tensor cores with others too.
 INSTANTIATE_TEST_SUITE_P(All, PagedKernelTest,
                          ::testing::Values("cpu_fwd", kRef, kDecode, kDecodeParts, "sm80_wide_fwd", kWideHeads,
-                                           kWideSplit, "sm80_fwd", kSm80, kSm80Padded, "sm90_fwd", kSm90, kSm90Single),
+                                           kWideSplit, "sm80_fwd", kSm80, kSm80Padded, "sm90_fwd", kSm90, kSm90Single,
+                                           "sm90_short_fwd", kShortPages, kShortPagesParts, kShortPagesRows),
                          [](const auto& given) {
                            std::string name = given.param;
                            std::ranges::replace_if(
@@ -348,6 +362,18 @@ std::vector<std::pair<const char*, const char*>> pairs_of_tensor_cores() {
   pairs.emplace_back(kSm90Single, "b2_h2_hk1_sq40_sk300_d64_bf16_bshd_raggedhalving_page16");
   pairs.emplace_back(kSm90Long, "b2_h2_hk1_sq140_sk300_d128_fp16_causal_bshd_raggedhalving_page1");
   pairs.emplace_back(kSm90Long, "b2_h2_hk1_sq140_sk300_d128_fp16_wl50_raggedhalving_page2");
+  // More warps with boxes than boxes; head dims whose parts are uneven; more sequences than fit at once, some without
+  // keys; tiles of the grid without rows; parts without blocks; blocks of several tiles of rows.
+  constexpr const char* kShortDeep =
+      "sm90_short_fwd:row_groups=1,key_groups=1,cluster=4,block_n=96,num_stages=3,pack_heads=16,early_launch=0";
+  for (const char* candidate : {"sm90_short_fwd", kShortDeep, kShortPagesParts, kShortPagesRows})
+    for (const char* id : {"b2_h2_hk1_sq4_sk150_d128_bf16_causal_bshd_sink_raggedhalving_page48",
+                           "b3_h2_sq2_sk190_d96_dv64_fp16_causal_bshd_softcap5_alibi_sink_raggedhalving_page256",
+                           "b20_h4_hk2_sq1_sk700_d64_bf16_bshd_raggedrandom_page16",
+                           "b2_h2_hk1_sq140_sk300_d64_bf16_causal_strided_raggedhalving_page32",
+                           "b3_h16_hk2_sq16_sk100_d72_dv40_bf16_wl30_wr10_raggedhalving_page8"})
+      pairs.emplace_back(candidate, id);
+  pairs.emplace_back("sm90_short_fwd", "b2_h2_sq3_sk140_d256_fp16_alibibatch_raggedhalving_page64");
   pairs.emplace_back(kSm90GroupsNoTurns, "b2_h2_hk1_sq140_sk300_d64_fp16_causal_raggedhalving_page1");
   return pairs;
 }
@@ -448,12 +474,12 @@ TEST(PagedFamiliesTest, ThatReadPages) {
   std::vector<std::string> names;
   for (const Family* family : families) names.push_back(family->name());
   std::ranges::sort(names);
-  EXPECT_EQ(names, (std::vector<std::string>{"ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm90_fwd"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm90_fwd", "sm90_short_fwd"}));
   // Few rows are decoded, many are not.
   DeviceInfo ampere = device->info();
   ampere.limits = limits_of_arch("sm_80");
   const Problem prompt = Problem::parse("b3_h2_sq300_sk400_d64_fp16_causal_raggedfull_page8");
-  EXPECT_EQ(dispatch(problem, device->info()).candidate.family->name(), "sm80_decode_fwd");
+  EXPECT_EQ(dispatch(problem, device->info()).candidate.family->name(), "sm90_short_fwd");
   EXPECT_EQ(dispatch(problem, ampere).candidate.family->name(), "sm80_decode_fwd");
   EXPECT_EQ(dispatch(prompt, device->info()).candidate.family->name(), "sm90_fwd");
   EXPECT_EQ(dispatch(prompt, ampere).candidate.family->name(), "sm80_fwd");
@@ -464,7 +490,7 @@ TEST(PagedFamiliesTest, ThatReadPages) {
     about_pages += says("paged caches");
     EXPECT_TRUE(says("paged caches") || says("head dim") || says("it runs on a CPU")) << reason;
   }
-  EXPECT_GE(about_pages, 3);
+  EXPECT_GE(about_pages, 2);
 }
 
 TEST(PagedFamiliesTest, Fp32) {

@@ -170,6 +170,9 @@ TEST(SpillTransposed, NoAcceptedConfigOfSm90Fp8) {
 TEST(SpillWide, NoAcceptedConfigOfSm80Wide) { expect_no_spills(family_by_name("sm80_wide_fwd"), draw_wide_problem); }
 TEST(SpillExpressed, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_expressed_problem); }
 TEST(SpillPaged, NoAcceptedConfigOfSm90) { expect_no_spills(family_by_name("sm90_fwd"), draw_paged_problem); }
+TEST(SpillPaged, NoAcceptedConfigOfSm90Short) {
+  expect_no_spills(family_by_name("sm90_short_fwd"), draw_paged_problem);
+}
 
 std::vector<std::string> gpu_families() {
   std::vector<std::string> names;

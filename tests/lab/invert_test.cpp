@@ -55,14 +55,19 @@ class InvertTest : public ::testing::Test {
     return {device_->counters(), operands.download_outputs()};
   }
   PlantedVariant planted(std::string_view name, const std::string& candidate) {
-    const PlacedProblem problem = problem_of(candidate.substr(0, candidate.find(':')));
+    return planted(name, candidate, problem_of(candidate.substr(0, candidate.find(':'))));
+  }
+  PlantedVariant planted(std::string_view name, const std::string& candidate, const PlacedProblem& problem) {
     const DeviceLimits& limits = device_->info().limits;
     return plant(variant_by_name(name), parse_candidate(candidate, problem, limits), problem, limits);
   }
   // The plain kernel and a variant of it.
   std::pair<Launched, Launched> both(std::string_view name, const std::string& candidate) {
-    const PlacedProblem problem = problem_of(candidate.substr(0, candidate.find(':')));
-    const PlantedVariant variant = planted(name, candidate);
+    return both(name, candidate, problem_of(candidate.substr(0, candidate.find(':'))));
+  }
+  std::pair<Launched, Launched> both(std::string_view name, const std::string& candidate,
+                                     const PlacedProblem& problem) {
+    const PlantedVariant variant = planted(name, candidate, problem);
     EXPECT_EQ(variant.why_not, "") << name << " of " << candidate;
     return {launch(problem, candidate), launch(problem, variant.candidate, variant.patch)};
   }
@@ -157,6 +162,18 @@ TEST_F(InvertTest, WithoutStagingFewerCopiesAreUnderWay) {
   }
   for (const char* candidate : {"ref_fwd", "sm80_short_fwd"})
     EXPECT_NE(planted("no_staging", candidate).why_not, "") << candidate;
+}
+
+// Other functions load pages than dense keys.
+TEST_F(InvertTest, ReachesLoadsOfPages) {
+  const char* candidate =
+      "sm90_short_fwd:row_groups=1,key_groups=1,cluster=1,block_n=32,num_stages=3,pack_heads=4,early_launch=0";
+  const PlacedProblem problem = PlacedProblem::parse("b3_h4_hk2_sq2_sk300_d64_fp16_raggedhalving_page16");
+  const auto [plain, waiting] = both("no_staging", candidate, problem);
+  EXPECT_LT(waiting.value("copies_in_flight_per_mma"), plain.value("copies_in_flight_per_mma"));
+  EXPECT_TRUE(bitwise_equal(waiting.outputs, plain.outputs));
+  for (const char* name : {"extra_barriers", "divergence", "waited_multiplies"})
+    EXPECT_TRUE(bitwise_equal(both(name, candidate, problem).second.outputs, plain.outputs)) << name;
 }
 
 TEST_F(InvertTest, ExtraBarriersAreWaitedFor) {

@@ -66,9 +66,7 @@ struct Dealer {
     else if constexpr (T.ragged) return tile::sequence_at(*ragged, problem(), batch);
     else return {0, problem().seqlen_q, 0, problem().seqlen_kv, false, 0};
   }
-  FC_DEVICE Extent extent(int len_q, int len_kv) const {
-    return Extent::of<T>(problem(), ragged, len_q, len_kv);
-  }
+  FC_DEVICE Extent extent(int len_q, int len_kv) const { return Extent::of<T>(problem(), ragged, len_q, len_kv); }
   // Blocks that some row of the sequence sees; a tile whose rows see none has one all the same.
   FC_DEVICE tile::BlockRange blocks(const tile::Sequence& s) const {
     const Extent own = extent(s.len_q, s.len_kv);

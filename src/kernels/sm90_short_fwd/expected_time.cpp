@@ -78,8 +78,8 @@ struct Constants {
   }
 };
 
-// A warpgroup that is alone on its SM waits for its own loads, and boxes of pages are many: 170 and 210 us where 106 and
-// 130 were expected (20,000 keys in pages of 16, blocks of 128 and of 64; H100).
+// A warpgroup that is alone on its SM waits for its own loads, and boxes of pages are many: 170 and 210 us where 106
+// and 130 were expected (20,000 keys in pages of 16, blocks of 128 and of 64; H100).
 constexpr double kPagesAlone = 1.6;
 
 constexpr std::int64_t kSharedBytes = 233472;  // of an SM; a CTA reserves 1 KB beside its own
@@ -96,7 +96,7 @@ std::int64_t resident_ctas(const Config& config, const Traits& traits) {
 }  // namespace
 
 std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits,
-                                   double share_of_bound) {
+                                  double share_of_bound) {
   if (config.row_groups != 1) return std::nullopt;
   const TileBlocks blocks = blocks_of_tiles(problem, positions(config), config.block_n, parts(config));
   static const auto fitted = FittedConstants<Constants>::of_family("sm90_short_fwd");

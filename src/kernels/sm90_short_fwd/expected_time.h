@@ -11,6 +11,6 @@ namespace flashcore::sm90_short_fwd {
 
 // In us; none for several row groups, which were not measured.
 std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits,
-                                   double share_of_bound = 1);
+                                  double share_of_bound = 1);
 
 }  // namespace flashcore::sm90_short_fwd

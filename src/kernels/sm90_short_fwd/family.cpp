@@ -40,13 +40,11 @@ struct Expected {
   Config config;
   double alike_us, spread_us;
 };
-// That loses least against the best of each case. Of fewer sequences the longest one is most of the work either way: with
-// the best for spread ones, four of 20,000 keys each took 22% longer, and with the best for equal ones 19% (H100).
+// That loses least against the best of each case. Of fewer sequences the longest one is most of the work either way:
+// with the best for spread ones, four of 20,000 keys each took 22% longer, and with the best for equal ones 19% (H100).
 constexpr std::int64_t kLeastSpread = 8;
 const Config& best_of_both(const std::vector<Expected>& candidates) {
-  const auto least = [&](double Expected::*us) {
-    return (*std::ranges::min_element(candidates, {}, us)).*us;
-  };
+  const auto least = [&](double Expected::*us) { return (*std::ranges::min_element(candidates, {}, us)).*us; };
   const double alike = least(&Expected::alike_us), spread = least(&Expected::spread_us);
   const auto loss = [&](const Expected& e) { return e.alike_us / alike + e.spread_us / spread; };
   return std::ranges::min_element(candidates, {}, loss)->config;
@@ -73,8 +71,8 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     return std::nullopt;
   }
 
-  // Of paged caches: decoding, where it was 2 to 56% faster than sm80_decode_fwd with equal lengths (H100, quick runs of
-  // 15 problems). Longer rows are for sm90_fwd.
+  // Of paged caches: decoding, where it was 2 to 56% faster than sm80_decode_fwd with equal lengths (H100, quick runs
+  // of 15 problems). Longer rows are for sm90_fwd.
   int preference(const Problem& problem, const DeviceLimits&) const override {
     if (!problem.paged()) return 90;
     return problem.seqlen_q <= kFewInvariantRows ? 97 : 60;
@@ -114,7 +112,8 @@ class Sm90ShortForward final : public GpuFamily<Config> {
           if (why_invalid(values_of(config), problem, limits)) continue;
           const double alike = *sm90_short_fwd::expected_us(config, problem, limits);
           best.offer(config, alike);
-          if (is_ragged) candidates.push_back({config, alike, *sm90_short_fwd::expected_us(config, problem, limits, 0.5)});
+          if (is_ragged)
+            candidates.push_back({config, alike, *sm90_short_fwd::expected_us(config, problem, limits, 0.5)});
         }
       }
     }
@@ -144,9 +143,8 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     else set_params_of(step, params, problem, layouts);
     relocate_forward(step, offsetof(Params, problem));
     const std::array<int, 4> box_q = {64, sm90_short_fwd::positions(config), config.pack_heads, 1};
-    step.add_map(problem.paged()
-                     ? ragged_map_of(offsetof(Params, q), problem.dtype, layouts.q, problem.seqlen_q, box_q)
-                     : tensor_map_of(offsetof(Params, q), problem.dtype, layouts.q, box_q),
+    step.add_map(problem.paged() ? ragged_map_of(offsetof(Params, q), problem.dtype, layouts.q, problem.seqlen_q, box_q)
+                                 : tensor_map_of(offsetof(Params, q), problem.dtype, layouts.q, box_q),
                  Operand::kQ);
     if (!problem.paged()) {
       const std::array<int, 4> box = {64, config.block_n, 1, 1};

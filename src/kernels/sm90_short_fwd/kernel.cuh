@@ -127,9 +127,8 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     const auto keys = own_keys();
     const ptx::SharedAddress full = at.k_full(at.key_group, stage(i));
     const int page = keys.page_in(entry, keys.first_key(block_at(i), own_box()));
-    const int missing =
-        keys.template load_boxes<T.head_dim, false>(at.k(at.key_group, stage(i)), params.k, full, block_at(i), page,
-                                                    own_box(), loading_warps(T) * 32);
+    const int missing = keys.template load_boxes<T.head_dim, false>(
+        at.k(at.key_group, stage(i)), params.k, full, block_at(i), page, own_box(), loading_warps(T) * 32);
     const int bytes = keys.bytes_that_come(keys.bytes_of_warp(k_tile_bytes(C, T), at.warp, loading_warps(T)), missing);
     // After the loads, whose bytes may have come: the phase waits for this arrival all the same.
     if (at.lane == 0) ptx::mbarrier_arrive_expect_tx(full, bytes);
@@ -366,10 +365,9 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
 
   FC_DEVICE float* lse_pointer(int head, int position) const {
     if constexpr (T.paged)
-      return params.problem.lse + (static_cast<long long>(head) * this->pool->ragged.total_q + this->sequence.first_q +
-                                   position);
-    else
-      return tile::lse_pointer(params.problem, tile.batch, head, position);
+      return params.problem.lse +
+             (static_cast<long long>(head) * this->pool->ragged.total_q + this->sequence.first_q + position);
+    else return tile::lse_pointer(params.problem, tile.batch, head, position);
   }
   // After O: 3% of a short problem, measured.
   FC_DEVICE void store_lse() const {

@@ -32,7 +32,8 @@ struct Pages : tile::SlopesOfRows<has_score(T), 2> {
     extent = tile::Extent::of<T>(pool->plain.plain.problem, &pool->ragged, s.len_q, s.len_kv);
   }
   // Reads the sequence with so many longer ones, and returns its number. By the whole CTA; `scratch` holds a word for
-  // each thread and eight more. CTAs start in the order of the grid, and a long sequence that begins last is waited for.
+  // each thread and eight more. CTAs start in the order of the grid, and a long sequence that begins last is waited
+  // for.
   FC_DEVICE int read_sequence_by_length(int longer, ptx::SharedAddress scratch) {
     const int count = pool->plain.plain.problem.batch, own = ptx::tid_x();  // no more than threads
     tile::Sequence s = {0, 0, 0, -1, false, 0};
@@ -77,8 +78,8 @@ struct Pages : tile::SlopesOfRows<has_score(T), 2> {
   }
 };
 
-// What a kernel keeps beside its accumulators. Of dense keys no base of Pages: one more, even an empty one, changes what
-// ptxas makes of kernels that do not use it.
+// What a kernel keeps beside its accumulators. Of dense keys no base of Pages: one more, even an empty one, changes
+// what ptxas makes of kernels that do not use it.
 template <bool kPaged, Traits T, Config C>
 struct StateOfKernel {
   using Type = tile::SlopesOfRows<has_score(T), 2>;

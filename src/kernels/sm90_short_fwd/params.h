@@ -11,8 +11,8 @@ template <class Map>
 struct Params {
   Map q, k, v;  // 4-D: column, row, head, batch; boxes of 64 columns
   ForwardParams problem;
-  int group_size;  // query heads of a key head
-  int head_tiles;  // tiles of pack_heads that they make
+  int group_size;     // query heads of a key head
+  int head_tiles;     // tiles of pack_heads that they make
   int longest_first;  // of a paged problem: whether CTAs take the sequences by their length
 };
 

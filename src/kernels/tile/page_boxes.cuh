@@ -27,8 +27,8 @@ struct PagedKeys {
 
   FC_DEVICE int first_key(int block, int box) const { return block * kBlockN + box * boxes.rows; }
 
-  // Whether a box that begins with that key has keys that count. The table is not read past the sequence's end, where it
-  // may end, nor before the window of all rows, where others may have the pages by now.
+  // Whether a box that begins with that key has keys that count. The table is not read past the sequence's end, where
+  // it may end, nor before the window of all rows, where others may have the pages by now.
   FC_DEVICE bool counts(int key) const {
     if (key >= len_kv) return false;
     if constexpr (T.bounded_left) return key + boxes.rows > first_seen;
@@ -57,8 +57,8 @@ struct PagedKeys {
     ptx::fence_proxy_async();
   }
 
-  // Starts the loads of boxes `first`, `first` + `each`, ... of a block; `page` is that of the first. Keys of pages that
-  // the pool does not have are written, and their boxes counted. Of values the rows past the sequence's end become
+  // Starts the loads of boxes `first`, `first` + `each`, ... of a block; `page` is that of the first. Keys of pages
+  // that the pool does not have are written, and their boxes counted. Of values the rows past the sequence's end become
   // zeros, whatever the page holds there: 0 · NaN is NaN.
   template <int kDim, bool kValues>
   FC_DEVICE int load_boxes(ptx::SharedAddress destination, const ptx::TensorMap& map, ptx::SharedAddress barrier,

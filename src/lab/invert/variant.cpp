@@ -155,6 +155,12 @@ std::string no_staging(Overlay& overlay, std::string&) {
     places += overlay.replace("sm90_short_fwd/kernel.cuh", load,
                               fmt::format("{} ptx::mbarrier_wait({}, i / C.num_stages % 2);", load, loaded));
   }
+  // Of pages all warps that load wait, after they have said how much comes.
+  for (const std::string bytes : {"bytes", "keys.bytes_of_warp(v_tile_bytes(C, T), at.warp, loading_warps(T))"}) {
+    const std::string expect = fmt::format("ptx::mbarrier_arrive_expect_tx(full, {});", bytes);
+    places += overlay.replace("sm90_short_fwd/kernel.cuh", expect,
+                              expect + "\n    ptx::mbarrier_wait(full, i / C.num_stages % 2);");
+  }
   return planted_or(places, "it copies nothing ahead");
 }
 
