@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gc
 import json
 import math
 import pathlib
@@ -190,6 +191,7 @@ def main(argv: list[str] | None = None) -> int:
                 elif time.monotonic() - begun > options.limit:
                     left_out.append(what | {"why": f"{options.limit:.0f} s were over"})
                 else:
+                    gc.collect()  # a graph that is freed while another is captured breaks that
                     torch.cuda.empty_cache()
                     rows.append(measure(Decoding(batch, keys, group, options.heads_kv, options.head_dim, options.seed), list(peers), options.rounds, rng))
     print_summary(rows)

@@ -70,7 +70,8 @@ class CampaignTest(CliTest):
                 self.assertTrue(phase["reason"], phase)
             for command in phase["commands"]:
                 self.assertGreaterEqual(command["seconds"], 0)
-                self.assertTrue(command["started_at"])
+                # On a busy machine a phase's share may be over before its last command begins.
+                self.assertTrue(command["started_at"] or command["out_of_time"], command)
         for name in ("environment", "correctness", "artefacts"):
             self.assertEqual(self.phase(name)["verdict"], "passed", self.phase(name))
         self.assertEqual(self.phase("baselines")["verdict"], "could not judge")

@@ -195,7 +195,7 @@ struct Consumer : tile::Marks {
     }
   }
   // As the softmax takes them.
-  FC_DEVICE static decltype(auto) ordered(const float (&scores)[kScores]) {
+  FC_DEVICE decltype(auto) ordered(const float (&scores)[kScores]) const {
     if constexpr (takes_transposed_v(C)) return tile::EvenKeysFirst<float[kScores]>{scores};
     else return (scores);
   }
