@@ -158,8 +158,8 @@ struct PageEndMap {
 };
 PageEndMap page_end_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, int rows);
 
-// Those of forward_paged in a family that loads boxes by TMA (tile/page_boxes.h), and the maps of its pools: `params`
-// has those of k and v among its members, and blocks have `block_n` keys.
+// The parameters of forward_paged in a family that loads boxes by TMA (tile/page_boxes.h), and the maps of its pools:
+// `params` has those of k and v among its members, and blocks have `block_n` keys.
 template <class Params>
 void set_pool_params(Step& step, const Params& params, int block_n, const Problem& problem,
                      const ProblemLayouts& layouts) {

@@ -149,8 +149,9 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                                          .pv_columns = 128,
                                          .scheduler = Scheduler::kOneTile}};
     // p_exponent stays 6. With 5 a maximum that grows costs a second pass more seldom: 1.08 times as fast at head dim
-    // 64, 1.01 at 128, 1.04 there under a causal mask (results/h100/fp8_configs). But it rounds weights of up to 2^-15
-    // of the largest to zero, and the gate allows 2^-16: a row of 77 keys with outliers was at 1.17 of its bound.
+    // 64, 1.01 at 128, 1.04 there under a causal mask, 0.97 at 256 (results/h100/fp8_configs). But it rounds weights of
+    // up to 2^-15 of the largest to zero, and the gate allows 2^-16: a row of 77 keys with outliers was at 1.17 of its
+    // bound.
     constexpr Fp8Config kSmall[] = {
         {.num_consumers = 3, .block_n = 96, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
         {.num_consumers = 2, .block_n = 128, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
@@ -198,7 +199,8 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     for (Fp8Config config : configs) {
       if (problem.has_transposed_v()) {
         config.v_stages = 0;
-        // What V does not take of shared memory: 1.01 to 1.02 times as fast at head dim 128 (H100, a quick run).
+        // What V does not take of shared memory: 1.01 to 1.02 times as fast at head dim 128 (H100, a quick run of which
+        // nothing is kept).
         if (widest > 64 && widest <= 128 && config.num_consumers == 2) config.num_stages = 3, config.q_stages = 2;
       }
       for (const int columns : {config.pv_columns, 64, 96, 128, 256}) {

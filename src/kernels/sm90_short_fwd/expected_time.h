@@ -9,8 +9,13 @@
 
 namespace flashcore::sm90_short_fwd {
 
-// In us; none for several row groups, which were not measured.
+// In us; none for several row groups, which were not measured. `share_of_bound`: the mean length of a ragged batch's
+// sequences, of which one is as long as the bound.
 std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits,
                                   double share_of_bound = 1);
+
+// Of a paged batch in which one sequence has nearly all keys: how many times as long the config takes as a kernel that
+// deals them out to all SMs (sm80_decode_fwd).
+double loss_of_one_long_sequence(const Config& config, const Problem& problem, const DeviceLimits& limits);
 
 }  // namespace flashcore::sm90_short_fwd

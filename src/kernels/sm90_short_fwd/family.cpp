@@ -19,6 +19,11 @@ using Params = sm90_short_fwd::Params<EncodedMap>;
 
 constexpr std::int64_t kMaxGrid = 65535;
 constexpr std::int64_t kLeastPage = 8;  // keys
+// Sequences from which on both cases below count. Of fewer the longest one is most of the work either way: four of
+// 20,000 keys took 22% longer with the config that is best of spread lengths, and spread ones 19% longer with the one
+// that is best of equal lengths (H100, a quick run of which nothing is kept).
+constexpr std::int64_t kLeastSpread = 8;
+constexpr double kMostLoss = 2;  // of one long sequence among short ones, against keys that are dealt out evenly
 
 struct Tiles {
   std::int64_t rows;      // tiles of query positions
@@ -40,9 +45,7 @@ struct Expected {
   Config config;
   double alike_us, spread_us;
 };
-// That loses least against the best of each case. Of fewer sequences the longest one is most of the work either way:
-// with the best for spread ones, four of 20,000 keys each took 22% longer, and with the best for equal ones 19% (H100).
-constexpr std::int64_t kLeastSpread = 8;
+// The config that loses least against the best of each case.
 const Config& best_of_both(const std::vector<Expected>& candidates) {
   const auto least = [&](double Expected::*us) { return (*std::ranges::min_element(candidates, {}, us)).*us; };
   const double alike = least(&Expected::alike_us), spread = least(&Expected::spread_us);
@@ -71,11 +74,16 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     return std::nullopt;
   }
 
-  // Of paged caches: decoding, where it was 2 to 56% faster than sm80_decode_fwd with equal lengths (H100, quick runs
-  // of 15 problems). Longer rows are for sm90_fwd.
-  int preference(const Problem& problem, const DeviceLimits&) const override {
+  // Of paged caches: decoding. With equal lengths it was 2 to 56% faster than sm80_decode_fwd (H100, quick runs of 15
+  // problems). But a sequence has the CTAs that the bounds give it, whatever the others leave idle, and sm80_decode_fwd
+  // deals out any mix of lengths alike: so where one long sequence would take too long, that comes before. Longer rows
+  // are for sm90_fwd.
+  int preference(const Problem& problem, const DeviceLimits& limits) const override {
     if (!problem.paged()) return 90;
-    return problem.seqlen_q <= kFewInvariantRows ? 97 : 60;
+    if (problem.seqlen_q > kFewInvariantRows) return 60;
+    if (problem.batch == 1) return 97;
+    const auto config = config_from<Config>(default_config(problem, limits));
+    return sm90_short_fwd::loss_of_one_long_sequence(config, problem, limits) <= kMostLoss ? 97 : 94;
   }
 
   std::optional<double> expected_us(const ConfigValues& values, const Problem& problem,
@@ -130,7 +138,7 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     const Tiles tiles = tiles_of(config, problem);
     params.group_size = static_cast<int>(problem.group_size());
     params.head_tiles = static_cast<int>(tiles.heads);
-    // Where some CTAs wait for others to end. The lengths are known on the device alone, where a thread ranks one.
+    // More CTAs than SMs: some begin late. The lengths are known on the device alone, where a thread ranks one.
     params.longest_first = problem.paged() && problem.batch > 1 &&
                            problem.batch <= sm90_short_fwd::threads_per_block(config) &&
                            tiles.clusters * config.cluster > limits.multiprocessors;

@@ -32,7 +32,7 @@ struct Pages : tile::SlopesOfRows<has_score(T), 2> {
     extent = tile::Extent::of<T>(pool->plain.plain.problem, &pool->ragged, s.len_q, s.len_kv);
   }
   // Reads the sequence with so many longer ones, and returns its number. By the whole CTA; `scratch` holds a word for
-  // each thread and eight more. CTAs start in the order of the grid, and a long sequence that begins last is waited
+  // each thread and five more. CTAs start in the order of the grid, and a long sequence that begins last is waited
   // for.
   FC_DEVICE int read_sequence_by_length(int longer, ptx::SharedAddress scratch) {
     const int count = pool->plain.plain.problem.batch, own = ptx::tid_x();  // no more than threads
