@@ -85,13 +85,19 @@ TEST(Dispatch, DecodesPagesAndRaggedBatchesWithKeysDealtOut) {
 // Pages of multiples of eight keys, which TMA loads; more than 16 rows are no decoding.
 TEST(Dispatch, DecodesPagesOnHopperByTma) {
   for (const char* id :
-       {"b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16", "b1_h32_hk8_sq1_sk32768_d128_bf16_raggedfull_page8",
-        "b8_h64_hk8_sq16_sk9000_d64_bf16_causal_raggedfull_page64",
+       {"b64_h32_hk8_sq1_sk1024_d128_bf16_raggedrandom_page16", "b1_h32_hk8_sq1_sk32768_d128_bf16_raggedfull_page8",
+        "b8_h64_hk8_sq16_sk900_d64_bf16_causal_raggedfull_page64",
         "b2_h8_sq2_sk900_d128_fp16_causal_softcap5_alibi_sink_raggedhalving_page24"}) {
     for (const char* device : {"h100", "h200", "none"})
       EXPECT_EQ(choose(id, gpu(device, "sm_90")).candidate.family->name(), "sm90_short_fwd") << id << " " << device;
     for (const char* arch : {"sm_80", "sm_89", "sm_120"})
       EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
+  }
+  // One long sequence among short ones would wait for the few CTAs that the bounds give it.
+  for (const char* id : {"b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16",
+                         "b32_h32_hk8_sq1_sk131072_d128_bf16_raggedfull_page16"}) {
+    for (const char* device : {"h100", "h200", "none"})
+      EXPECT_EQ(choose(id, gpu(device, "sm_90")).candidate.family->name(), "sm80_decode_fwd") << id << " " << device;
   }
   const char* prompt = "b8_h64_hk8_sq17_sk9000_d64_bf16_causal_raggedfull_page64";
   EXPECT_EQ(choose(prompt, gpu("none", "sm_90")).candidate.family->name(), "sm90_fwd");
