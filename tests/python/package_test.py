@@ -425,7 +425,7 @@ class BadInputTest(unittest.TestCase):
             [ctypes.sizeof(_library.Attention), 2, 2, 8, 4, 3, 5, 64, 32, 2, 0, 0.5],
         )
         self.assertEqual((parsed.o.batch, parsed.o.head, parsed.o.row, parsed.candidate), (8 * 3 * 32, 3 * 32, 32, None))
-        self.assertEqual((parsed.given, ctypes.sizeof(_library.Attention)), (0, 328))
+        self.assertEqual((parsed.given, ctypes.sizeof(_library.Attention)), (0, 336))
         _library.check(_library.library().fc_problem_parse(b"b1_h1_s9_d8_fp32_wl3_wr5_tl", ctypes.byref(parsed)))
         self.assertEqual((parsed.given, parsed.window_left, parsed.window_right, parsed.window_alignment), (_library.GIVEN_WINDOW, 3, 5, 1))
 
