@@ -48,7 +48,11 @@ typedef enum fc_dtype {
   FC_BF16 = 2,
   FC_E4M3 = 3,
   FC_E5M2 = 4,
-  FC_INT8 = 5 /* of a quantised cache alone: -127 to 127 are written, -128 to 127 read. Since ABI version 9 */
+  FC_INT8 = 5, /* of a quantised cache alone: -127 to 127 are written, -128 to 127 read. Since ABI version 9 */
+  /* Of a quantised cache alone: two elements a byte, the even column in the lower half, each a two's complement of 4
+   * bits; -8 to 7 are read. head_dim, head_dim_v and the strides of k and v, which count elements, are even; for the
+   * fastest kernel multiples of 32. Since ABI version 10 */
+  FC_INT4 = 6
 } fc_dtype;
 
 /* How many factors (descales) bring 8-bit q, k and v, or a quantised cache's k and v, back to their values, x = descale
@@ -199,8 +203,8 @@ typedef struct fc_attention {
   const char* mask;
   const fc_tensor* tensors; /* that the two name, tensor_count of them, each of which is named */
   int32_t tensor_count;     /* at most 8 */
-  /* A quantised cache: FC_E4M3, FC_E5M2 or FC_INT8 of k and v beside q of 16 or 32 bits. They become q's type on the
-   * way to the multiplication, which is exact; `scaling` says which factors they have. Since ABI version 9 */
+  /* A quantised cache: FC_E4M3, FC_E5M2, FC_INT8 or FC_INT4 of k and v beside q of 16 or 32 bits. They become q's type
+   * on the way to the multiplication, which is exact; `scaling` says which factors they have. Since ABI version 9 */
   int32_t kv_dtype; /* fc_dtype, with FC_GIVEN_KV_DTYPE */
   /* Since ABI version 8, like the next three fields */
   int64_t page_size;    /* keys in a page of a paged cache, 1 to 65536; 0: k and v are no pages. With lengths other than
@@ -353,8 +357,8 @@ typedef struct fc_append_kind {
   int32_t dtype;        /* fc_dtype of k, v and q; 8-bit ones without a rotary embedding */
   int32_t rotary;       /* fc_rotary */
   int32_t rotary_dtype; /* fc_dtype of cos and sin: FC_FP32, FC_FP16 or FC_BF16 */
-  /* FC_CACHE_AS_K: the caches are of dtype. FC_E4M3, FC_E5M2 or FC_INT8 beside a dtype of 16 or 32 bits: a quantised
-   * cache. Each element is divided by its factor, rounded to the nearest (ties to even), and saturates */
+  /* FC_CACHE_AS_K: the caches are of dtype. FC_E4M3, FC_E5M2, FC_INT8 or FC_INT4 beside a dtype of 16 or 32 bits: a
+   * quantised cache. Each element is divided by its factor, rounded to the nearest (ties to even), and saturates */
   int32_t cache_dtype;
 } fc_append_kind;
 

@@ -63,10 +63,13 @@ def _adjacent(role: str, x: View) -> None:
 class _Call:
     """One call's operands, checked against each other. `keep` holds what they point at."""
 
-    def __init__(self, k: Any, v: Any, k_cache: Any, v_cache: Any, layout: Any, packed: bool, stream: Optional[int]) -> None:
+    def __init__(self, k: Any, v: Any, k_cache: Any, v_cache: Any, layout: Any, packed: bool, stream: Optional[int],
+                 kv_dtype: Any = None) -> None:  # fmt: skip
         self.stream, self.keep = stream, []  # type: tuple[Optional[int], list[Any]]
         self.k, self.v = _arrays.view(k, "k", stream), _arrays.view(v, "v", stream)
-        self.k_cache, self.v_cache = _arrays.output(k_cache, "k_cache", stream), _arrays.output(v_cache, "v_cache", stream)
+        self.k_cache, self.v_cache = (
+            _arrays.cache_view(x, role, stream, kv_dtype, written=True) for x, role in ((k_cache, "k_cache"), (v_cache, "v_cache"))
+        )
         self.packed = packed
         if not isinstance(layout, str) or layout not in _paged._LAYOUTS:
             raise Error(f"layout is {layout!r}; use 'NHD' ([pages, page_size, heads_kv, head_dim]) or 'HND' ([pages, heads_kv, page_size, head_dim])")
@@ -81,7 +84,7 @@ class _Call:
             if not agree or not (cache.dtype == x.dtype or (x.dtype not in _factors.CACHES and cache.dtype in _factors.CACHES)):
                 beside = "" if x is self.k else f", {role} {x.dtype} on {x.device}"
                 raise Error(f"k is {self.k.dtype} on {self.k.device}{beside} and {role}_cache {cache.dtype} on {cache.device}; all "
-                            "must agree, but for the type of a quantised cache: e4m3, e5m2 or int8 beside k and v of 16 or 32 bits")  # fmt: skip
+                            "must agree, but for the type of a quantised cache: e4m3, e5m2, int8 or int4 beside k and v of 16 or 32 bits")  # fmt: skip
             if x.shape[-2:] != (cache.shape[head], cache.shape[3]) or x.shape[:-1] != self.k.shape[:-1]:
                 raise Error(f"{role} has shape {x.shape}, k {self.k.shape} and {role}_cache {cache.shape}; give rows that suit the cache, {axes}, as many of "
                             "v as of k")  # fmt: skip
@@ -198,7 +201,7 @@ class _Call:
 def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, block_table: Any = None, layout: str = "NHD", cu_seqlens_new: Any = None,
            rotary_cos: Any = None, rotary_sin: Any = None, rotary_interleaved: bool = False, q: Any = None, q_out: Any = None, cu_seqlens_q: Any = None,
            q_at_length: bool = False, new_seqlens: Any = None, refused: Any = None, stream: int | None = None, descale_k: Any = None,
-           descale_v: Any = None) -> Any:  # fmt: skip
+           descale_v: Any = None, kv_dtype: str | None = None) -> Any:  # fmt: skip
     """Writes the new keys and values of each sequence behind those that it has in a cache, and turns K and Q by rotary position embedding
     on the way where asked. One kernel, a step of its own before attention.
 
@@ -209,7 +212,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
         k: [batch, rows, heads_kv, head_dim], or with cu_seqlens_new [rows of all sequences, heads_kv, head_dim]. Arrays and devices as of
             `attention`; any strides, as long as the elements of a row are adjacent.
         v: the same with head_dim_v columns.
-        k_cache, v_cache: pages as of `paged_attention`, of the type of k, or a quantised cache of float8_e4m3fn, float8_e5m2 or int8 beside k
+        k_cache, v_cache: pages as of `paged_attention`, of the type of k, or a quantised cache of float8_e4m3fn, float8_e5m2, int8 or int4 beside k
             and v of 16 or 32 bits: what is written is k / descale_k, rounded to the nearest, and saturates. Without a block_table a dense
             cache [batch, length, heads_kv, head_dim]. They are written. No two rows may share memory.
         cache_seqlens: int32 [batch]: the keys that each sequence has. Its new row i becomes key number cache_seqlens + i.
@@ -233,6 +236,8 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
         descale_k, descale_v: factors of a quantised cache, as of `attention`; None: 1. Those of keys, float32 [pages, heads_kv, page_size]
             whatever the layout, are written for the new ones: the row's largest finite magnitude over the largest number of the cache's
             type, at least 2^-126; 1 for a row without a finite number.
+        kv_dtype: "int4": the caches are uint8 [..., head_dim / 2] with two elements a byte, as of `attention`. With cos and sin, and without
+            rotary_interleaved, rotary_dim is a multiple of 4 then.
 
     Returns:
         The turned q, or None without q. Nothing is written for a row whose sequence has a negative length, no place in its row of the table,
@@ -243,7 +248,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
         Error: as `paged_attention`, and for outputs that overlap what is read.
     """
     stream = _plan._stream_number(stream)
-    call = _Call(k, v, k_cache, v_cache, layout, cu_seqlens_new is not None, stream)
+    call = _Call(k, v, k_cache, v_cache, layout, cu_seqlens_new is not None, stream, kv_dtype)
     lengths = _arrays.view(cache_seqlens, "cache_seqlens", stream)
     if len(lengths.shape) != 1 or (not call.packed and lengths.shape[0] != call.k.shape[0]):
         raise Error(f"cache_seqlens has shape {lengths.shape} and k {call.k.shape}; give the keys that each sequence has, [batch]")

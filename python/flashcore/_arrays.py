@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ._library import Error
 
-ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int8": 1, "int32": 4, "bool": 1}
+ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int8": 1, "int4": 1, "int32": 4, "bool": 1}
 _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "int8"}
 _CACHE_ROLES = ("k", "v", "k_cache", "v_cache")  # which may be int8
 # Arrays of lengths and pages; all others are of floats.
@@ -29,7 +29,7 @@ class View(NamedTuple):
 
     framework: str  # "torch" | "numpy" | "cupy" | "jax" | "buffer" | "dlpack"
     device: str  # "cpu" | "cuda:N"
-    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2" | "int8" | "int32" | "bool"
+    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2" | "int8" | "int4" | "int32" | "bool"
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     address: int  # of the element whose indices are all 0; a negative stride reaches below it
@@ -257,6 +257,24 @@ def view(x: Any, role: str, stream: int | None = None) -> View:
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _of_dlpack(x, role, stream)
     raise Error(f"{role} is a {type(x).__name__}; give a NumPy, CuPy, JAX or PyTorch array, a memoryview, or any that has __dlpack__")
+
+
+def cache_view(x: Any, role: str, stream: int | None, kv_dtype: Any, *, written: bool = False) -> View:
+    """`view` of k or v, or `output` of a cache. With "int4" of an array of uint8, two elements a byte, as if each had a place of its own."""
+    if kv_dtype is None or isinstance(x, View):
+        return (output if written else view)(x, role, stream)
+    if kv_dtype != "int4":
+        raise Error(f"kv_dtype is {kv_dtype!r}; use 'int4' for arrays of uint8 with two elements a byte, and None for others, whose dtype says it")
+    name = str(getattr(x, "dtype", type(x).__name__)).split(".")[-1]
+    if name != "uint8" or not hasattr(x, "view"):
+        raise Error(f"{role} is of dtype {name} and kv_dtype is 'int4'; give a NumPy, CuPy, JAX or PyTorch array of uint8, two elements a byte")
+    torch = sys.modules.get("torch")
+    read = output if written else view
+    found = read(x.view(torch.int8 if torch is not None and isinstance(x, torch.Tensor) else "int8"), role, stream)
+    if not found.shape:
+        return found
+    column = 1 if found.strides[-1] == 1 else 2 * found.strides[-1]
+    return found._replace(dtype="int4", shape=(*found.shape[:-1], 2 * found.shape[-1]), strides=(*(2 * s for s in found.strides[:-1]), column))
 
 
 class _Iovec(ctypes.Structure):

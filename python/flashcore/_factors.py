@@ -13,7 +13,7 @@ from ._arrays import View
 from ._library import Error
 
 DTYPES = ("e4m3", "e5m2")
-CACHES = (*DTYPES, "int8")  # of k and v beside q of 16 or 32 bits
+CACHES = (*DTYPES, "int8", "int4")  # of k and v beside q of 16 or 32 bits
 OUTPUTS = ("bf16", "fp16", "e4m3", "e5m2")
 USUAL, NONE, TENSOR, HEAD, TOKEN = 0, 1, 2, 3, 4  # fc_scaling
 _WORDS = {None: USUAL, "none": NONE, "tensor": TENSOR, "head": HEAD, "token": TOKEN}
@@ -42,7 +42,7 @@ def require_types(q: View, *others: tuple[str, View]) -> None:
     for role, x in others:
         if x.device != q.device or x.dtype != (others[0][1].dtype if quantised else q.dtype):
             raise Error(f"q is {q.dtype} on {q.device} and {role} is {x.dtype} on {x.device}; all three must agree, but for the type of a "
-                        "quantised cache: e4m3, e5m2 or int8 of k and v beside q of 16 or 32 bits")  # fmt: skip
+                        "quantised cache: e4m3, e5m2, int8 or int4 of k and v beside q of 16 or 32 bits")  # fmt: skip
 
 
 def number_of(scaling: Any, dtype: str) -> int:

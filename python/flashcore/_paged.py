@@ -74,7 +74,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
                     window_alignment: str | None = None, scale: float | None = None, softcap: float | None = None, alibi: Any = None,
                     sink: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False, stream: int | None = None,
                     candidate: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None, score: str | None = None,
-                    mask: Any = None, tensors: Any = None, bias: Any = None, prefix: Any = None, deterministic_batch: bool = False) -> Any:  # fmt: skip
+                    mask: Any = None, tensors: Any = None, bias: Any = None, prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None) -> Any:  # fmt: skip
     """Attention of each sequence of a batch over its keys in a paged cache: decoding, chunks of a prompt, or whole prompts.
 
     Lengths and pages are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves a growing
@@ -82,7 +82,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
 
     Args:
         q: [total_q, heads, head_dim]: the rows of all sequences, one sequence after another. Arrays, dtypes and devices as of `attention`.
-        k_cache: of q's type or, beside q of 16 or 32 bits, a quantised cache of float8_e4m3fn, float8_e5m2 or int8.
+        k_cache: of q's type or, beside q of 16 or 32 bits, a quantised cache of float8_e4m3fn, float8_e5m2, int8 or int4.
             [pages, page_size, heads_kv, head_dim], or [pages, heads_kv, page_size, head_dim] with layout="HND". Any strides, so that
             K and V may be parts of one array, as long as the elements of a row are adjacent. Pages of 1 to 65536 keys.
         v_cache: the same with head_dim_v columns.
@@ -106,6 +106,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
             [pages, heads_kv, page_size], whatever the layout. `append` finds and writes them.
         score, mask, tensors, bias, prefix: as of `varlen_attention`.
         deterministic_batch: as of `varlen_attention`; bits do not depend on the size and order of pages either.
+        kv_dtype: as of `attention`: "int4" for caches of uint8 [..., head_dim / 2] with two elements a byte.
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. A sequence with more keys than the
@@ -116,7 +117,8 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         Error: as `varlen_attention`, and for a cache or a block table that does not fit.
     """
     stream = _plan._stream_number(stream)
-    vq, vk, vv = _arrays.view(q, "q", stream), _arrays.view(k_cache, "k_cache", stream), _arrays.view(v_cache, "v_cache", stream)
+    vq = _arrays.view(q, "q", stream)
+    vk, vv = _arrays.cache_view(k_cache, "k_cache", stream, kv_dtype), _arrays.cache_view(v_cache, "v_cache", stream, kv_dtype)
     table = _table(block_table, vq, stream)
     used = _varlen._int32s(seqused_kv, "seqused_kv", vq, stream)
     cu_q = _varlen._int32s(cu_seqlens_q, "cu_seqlens_q", vq, stream)
@@ -169,7 +171,7 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
 
 
 _DECODE_OPTIONS = {"max_seqlen_kv", "layout", "window", "window_alignment", "scale", "softcap", "alibi", "sink", "stream", "candidate",
-                   "descale_q", "descale_k", "descale_v", "score", "mask", "tensors", "bias", "prefix", "deterministic_batch"}  # fmt: skip
+                   "descale_q", "descale_k", "descale_v", "score", "mask", "tensors", "bias", "prefix", "deterministic_batch", "kv_dtype"}  # fmt: skip
 
 
 def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any, *, causal: Any = True, out: Any = None, return_lse: bool = False,
@@ -182,8 +184,8 @@ def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any
         causal: True (the default): the last row sees every key, the one before it one less, ...
         out: [batch, rows, heads, head_dim_v], or without the rows as q. Default: a new array.
         return_lse: also return the log-sum-exp, float32 [batch, heads, rows], or [batch, heads].
-        options: max_seqlen_kv, layout, window, window_alignment, scale, softcap, alibi, sink, stream, candidate, descales, functions
-            and deterministic_batch of `paged_attention`.
+        options: max_seqlen_kv, layout, window, window_alignment, scale, softcap, alibi, sink, stream, candidate, descales, functions,
+            deterministic_batch and kv_dtype of `paged_attention`.
 
     Returns:
         The output with the axes of q, or (output, lse).
@@ -201,7 +203,7 @@ def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any
     lengths = _arrays.view(seqused_kv, "seqused_kv", stream).shape
     if lengths != (batch,):
         raise Error(f"seqused_kv has shape {lengths} and q {batch} sequences; give how many keys each has, [batch] = ({batch},)")
-    columns = _arrays.view(v_cache, "v_cache", stream).shape[-1:]
+    columns = _arrays.cache_view(v_cache, "v_cache", stream, options.get("kv_dtype")).shape[-1:]
     if out is None:
         out = _arrays.empty_like(view, (*view.shape[:-1], *columns), _factors.output_dtype(view.dtype))
     packed_out = _packed_rows(_arrays.output(out, "out", stream), "out")

@@ -19,7 +19,7 @@ from ._arrays import View
 from . import _factors, _functions, _scores
 from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Operands, Strides
 
-DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4, "int8": 5}
+DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4, "int8": 5, "int4": 6}
 CAUSAL = {False: 0, None: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
 ALIGNMENTS = {None: 0, "bottom_right": 0, "top_left": 1}
 LAYOUTS = {"bhsd": (0, 1, 2), "bshd": (0, 2, 1)}  # where batch, head and row stand
@@ -318,7 +318,7 @@ def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, windo
 def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale: float | None = None, layout: str = "bhsd",
          candidate: str | None = None, window: Any = None, window_alignment: str | None = None, scaling: str | None = None,
          softcap: float | None = None, alibi: str | None = None, sink: bool = False, score: str | None = None, mask: Any = None,
-         tensors: Any = None, bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd") -> Plan:  # fmt: skip
+         tensors: Any = None, bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None) -> Plan:  # fmt: skip
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
     Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v, or k and v of a quantised cache, have: "tensor" (the
@@ -326,7 +326,7 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
     ([batch, heads]), and `sink` whether there are sinks. Of the arrays of score and mask functions the plan keeps shapes and strides;
     `Plan.tensors` are their names, in the order of the addresses that `Plan.launch` takes.
     """
-    views = [_arrays.view(x, role) for x, role in ((q, "q"), (k, "k"), (v, "v"))]
+    views = [_arrays.view(q, "q"), *(_arrays.cache_view(x, role, None, kv_dtype) for x, role in ((k, "k"), (v, "v")))]
     if out is None:
         sizes = _Sizes(*views, layout, v_layout)
         shape = sizes.output_shape(sizes.head_dim_v)
@@ -343,7 +343,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
               return_lse: bool = False, stream: int | None = None, candidate: str | None = None, window: Any = None,
               window_alignment: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
               softcap: float | None = None, alibi: Any = None, sink: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None,
-              bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd") -> Any:  # fmt: skip
+              bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None) -> Any:  # fmt: skip
     """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
 
     Args:
@@ -351,7 +351,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
             bfloat16, float8_e4m3fn or float8_e5m2 (torch.float8_*, ml_dtypes), all three of one but for a quantised cache; on the CPU or a CUDA GPU. Any strides, broadcasts included, as long as the elements of a row are
             adjacent; negative ones on the CPU only. Subclasses (masked arrays, FakeTensor, ...) are refused.
         k: [batch, heads_kv, seqlen_kv, head_dim]; heads_kv divides heads (grouped-query attention). Beside q of 16 or 32 bits k and v may
-            be a quantised cache, of float8_e4m3fn, float8_e5m2 or int8: they become q's type on the way to the multiplication.
+            be a quantised cache, of float8_e4m3fn, float8_e5m2, int8 or int4: they become q's type on the way to the multiplication.
         v: [batch, heads_kv, seqlen_kv, head_dim_v].
         causal: False; True or "bottom_right": the last row sees every key; "top_left": row i sees keys 0..i. Both are the
             same where seqlen_q = seqlen_kv.
@@ -391,6 +391,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         v_layout: "nd", or "dn" for v of 8 bits that lies transposed, [batch, heads_kv, head_dim_v, seqlen_kv] whatever `layout` is: Hopper's
             kernel then has nothing to transpose. It wants columns that lie a multiple of 16 bytes apart; of a seqlen_kv that is none, give a
             slice of a longer array, whatever that holds behind it. `quantize(v_layout="dn")` makes such an array.
+        kv_dtype: None: what the arrays say. "int4": k and v are uint8 [..., head_dim / 2] with two elements a byte, the even column in the lower
+            half, each of 4 bits of two's complement: -7 to 7 (-8 is read as -8).
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. On a GPU the work is enqueued like
@@ -401,7 +403,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
             arguments of another type; for a missing driver or compiler.
     """
     stream = _stream_number(stream)
-    vq, vk, vv = _arrays.view(q, "q", stream), _arrays.view(k, "k", stream), _arrays.view(v, "v", stream)
+    vq = _arrays.view(q, "q", stream)
+    vk, vv = _arrays.cache_view(k, "k", stream, kv_dtype), _arrays.cache_view(v, "v", stream, kv_dtype)
 
     def read_sizes() -> _Sizes:
         return _Sizes(vq, vk, vv, layout, v_layout)

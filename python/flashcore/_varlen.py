@@ -99,7 +99,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
                      alibi: Any = None, sink: Any = None, seqused_kv: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False,
                      stream: int | None = None, candidate: str | None = None, descale_q: Any = None, descale_k: Any = None,
                      descale_v: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None, bias: Any = None,
-                     prefix: Any = None, deterministic_batch: bool = False) -> Any:  # fmt: skip
+                     prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None) -> Any:  # fmt: skip
     """Attention of each sequence of a ragged batch by itself, without padding.
 
     The lengths are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves any lengths up to
@@ -133,6 +133,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         deterministic_batch: a row's bits depend on its own sequence alone, not on the others of the batch, nor on max_seqlen_kv; among
             batches with a max_seqlen_q of up to 16, and among those above. It chooses the kernel, without regard to speed, and does not go
             with candidate or functions.
+        kv_dtype: as of `attention`: "int4" for k and v of uint8 [..., head_dim / 2] with two elements a byte.
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. Rows that no sequence has are not
@@ -144,7 +145,8 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
             type; for a missing driver or compiler.
     """
     stream = _plan._stream_number(stream)
-    vq, vk, vv = _arrays.view(q, "q", stream), _arrays.view(k, "k", stream), _arrays.view(v, "v", stream)
+    vq = _arrays.view(q, "q", stream)
+    vk, vv = _arrays.cache_view(k, "k", stream, kv_dtype), _arrays.cache_view(v, "v", stream, kv_dtype)
     cu_q, cu_kv = _int32s(cu_seqlens_q, "cu_seqlens_q", vq, stream), _int32s(cu_seqlens_kv, "cu_seqlens_kv", vq, stream)
     used = None if seqused_kv is None else _int32s(seqused_kv, "seqused_kv", vq, stream)
     used_q = None if seqused_q is None else _int32s(seqused_q, "seqused_q", vq, stream)

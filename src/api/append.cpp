@@ -57,10 +57,13 @@ append::Kind read_kind(const fc_append_kind* given) {
     case FC_E4M3: read.cache = CacheElement::kE4M3; break;
     case FC_E5M2: read.cache = CacheElement::kE5M2; break;
     case FC_INT8: read.cache = CacheElement::kInt8; break;
+    case FC_INT4: read.cache = CacheElement::kInt4; break;
     case FC_CACHE_AS_K: break;
     default:
       throw_bad_input(
-          "cache_dtype is {}; use FC_CACHE_AS_K (-1), or FC_E4M3 (3), FC_E5M2 (4) or FC_INT8 (5) for a quantised cache",
+          "cache_dtype is {}; use FC_CACHE_AS_K (-1), or FC_E4M3 (3), FC_E5M2 (4), FC_INT8 (5) or FC_INT4 (6) for a "
+          "quantised "
+          "cache",
           kind.cache_dtype);
   }
   if (is_8bit(read.element)) {
@@ -78,7 +81,7 @@ append::Kind read_kind(const fc_append_kind* given) {
 class Reader {
  public:
   Reader(const Context& context, const append::Kind& kind, const fc_append_operands& given)
-      : context_(context), kind_(kind), given_(given), item_(size_of(static_cast<DType>(kind.element))) {
+      : context_(context), kind_(kind), given_(given) {
     sizes();
     caches();
     factors();
@@ -157,13 +160,13 @@ class Reader {
   }
 
   void add(const char* name, const void* at, const TensorLayout& layout, bool written) {
-    add(name, at, layout, written, item_);
+    add(name, at, layout, written, static_cast<DType>(kind_.element));
   }
-  void add(const char* name, const void* at, const TensorLayout& layout, bool written, std::int64_t item) {
+  void add(const char* name, const void* at, const TensorLayout& layout, bool written, DType dtype) {
     if (layout.batch == 0 || layout.rows == 0) return;
     check_reach(name, layout);
-    check_address(name, at, item);
-    const Footprint footprint(layout, item);
+    check_address(name, at, static_cast<std::int64_t>(least_bytes(dtype)));
+    const Footprint footprint = Footprint::of(layout, dtype);
     if (!context_.on_cpu() && footprint.low < 0)
       throw_bad_input("{} has a negative stride, and only the CPU's loops take those; copy the tensor", name);
     allocations().check(name, at, footprint.low, footprint.high);
@@ -222,8 +225,13 @@ class Reader {
   void cache(append::Operand& x, const char* name, void* at, const fc_strides& s) {
     x.to = at;
     x.to_stride = {s.batch, s.head, s.row};
-    const auto item = static_cast<std::int64_t>(size_of(static_cast<DType>(append::element_of_cache(kind_))));
-    add(name, at, {params_.pages, x.heads, params_.page_size, x.dim, s.batch, s.head, s.row}, true, item);
+    if (kind_.cache == CacheElement::kInt4 && (x.dim % 2 != 0 || s.batch % 2 != 0 || s.head % 2 != 0 || s.row % 2 != 0))
+      throw_bad_input(
+          "{} has rows of {} elements and strides ({}, {}, {}); give even ones: two elements of int4 share a "
+          "byte",
+          name, x.dim, s.batch, s.head, s.row);
+    add(name, at, {params_.pages, x.heads, params_.page_size, x.dim, s.batch, s.head, s.row}, true,
+        static_cast<DType>(append::element_of_cache(kind_)));
   }
 
   // Of a quantised cache with a factor for each key, which are written.
@@ -249,7 +257,7 @@ class Reader {
     if (by_token && !quantises)
       throw_bad_input(
           "scaling is FC_SCALING_TOKEN and the caches are of dtype, which has no factors; use "
-          "FC_SCALING_USUAL, or a handle whose cache_dtype has 8 bits");
+          "FC_SCALING_USUAL, or a handle whose cache_dtype is a quantised cache's");
     new_factors("new_descale_k", given_.new_descale_k, by_token, params_.new_descale_k);
     new_factors("new_descale_v", given_.new_descale_v, by_token, params_.new_descale_v);
     const bool scaled = quantises && given_.scaling != FC_SCALING_NONE && !by_token,
@@ -320,6 +328,9 @@ class Reader {
       return;
     }
     params_.rotary_dim = whole("rotary_dim", given_.rotary_dim, 2, given_.head_dim);
+    if (kind_.cache == CacheElement::kInt4 && kind_.rotary == append::Rotary::kHalf && params_.rotary_dim % 4 != 0)
+      throw_bad_input("rotary_dim is {} and the caches are of int4; give a multiple of 4: two columns share a byte",
+                      params_.rotary_dim);
     if (params_.rotary_dim % 2 != 0) throw_bad_input("rotary_dim is {}; give an even number", params_.rotary_dim);
     params_.angle_rows = whole("rotary_rows", given_.rotary_rows, 0, std::numeric_limits<std::int32_t>::max());
     params_.angle_stride = given_.rotary_stride == 0 ? params_.rotary_dim / 2 : given_.rotary_stride;
@@ -372,7 +383,6 @@ class Reader {
   const Context& context_;
   const append::Kind& kind_;
   const fc_append_operands& given_;
-  std::int64_t item_;
   append::AppendParams params_{};
   std::array<Tensor, 24> tensors_{};
   std::size_t count_ = 0;

@@ -78,6 +78,13 @@ Footprint::Footprint(const TensorLayout& layout, std::int64_t element_bytes) {
   }
 }
 
+Footprint Footprint::of(const TensorLayout& l, DType dtype) {
+  const auto bytes = [&](std::int64_t elements) { return bytes_of(dtype, elements); };
+  return Footprint(
+      {l.batch, l.heads, l.rows, bytes(l.columns), bytes(l.stride_batch), bytes(l.stride_head), bytes(l.stride_row)},
+      1);
+}
+
 bool overlap(const Footprint& a, const void* a_at, const Footprint& b, const void* b_at) {
   if (a.empty() || b.empty()) return false;
   // Tensors span at most 2^40 elements an axis: further apart than this they cannot meet, and nearer nothing overflows.

@@ -12,6 +12,7 @@ namespace flashcore::api {
 struct Footprint {
   Footprint() = default;  // no bytes at all
   Footprint(const TensorLayout& layout, std::int64_t element_bytes);
+  static Footprint of(const TensorLayout& layout, DType dtype);
   bool empty() const { return low == high; }
 
   struct Axis {

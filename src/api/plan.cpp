@@ -127,11 +127,10 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
   needs_q_ = request.layouts.q.elements() > 0;
   needs_kv_ = request.layouts.k.elements() > 0 && needs_q_;
   needs_o_ = request.layouts.o.elements() > 0;
-  const auto element = static_cast<std::int64_t>(size_of(problem_.dtype)),
-             kv_element = static_cast<std::int64_t>(size_of(problem_.cache_dtype()));
   const std::int64_t lse = request.layouts.lse_elements;
-  footprints_ = {Footprint(layouts_.q, element), Footprint(layouts_.k, kv_element), Footprint(layouts_.v, kv_element),
-                 Footprint(layouts_.o, static_cast<std::int64_t>(size_of(problem_.output_dtype()))),
+  const DType cache = problem_.cache_dtype();
+  footprints_ = {Footprint::of(layouts_.q, problem_.dtype), Footprint::of(layouts_.k, cache),
+                 Footprint::of(layouts_.v, cache), Footprint::of(layouts_.o, problem_.output_dtype()),
                  Footprint({1, 1, 1, lse, lse, lse, lse}, sizeof(float))};
   const std::vector<Choice> choices = choices_for(request, context_->info());
   std::vector<const Family*> passed_over;
@@ -208,7 +207,7 @@ void Plan::add_slow_note(const Request& request) {
 
 void Plan::check(const Addresses& addresses) const {
   const std::array<bool, 5> needed = {needs_q_, needs_kv_, needs_kv_, needs_o_, false};
-  const std::size_t of_q = size_of(problem_.dtype), of_cache = size_of(problem_.cache_dtype());
+  const std::size_t of_q = size_of(problem_.dtype), of_cache = least_bytes(problem_.cache_dtype());
   const std::array<std::size_t, 5> elements = {of_q, of_cache, of_cache, size_of(problem_.output_dtype()),
                                                sizeof(float)};
   for (std::size_t i = 0; i < kNames.size(); ++i) {

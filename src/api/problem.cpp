@@ -49,10 +49,12 @@ DType cache_dtype_of(std::int32_t value, DType dtype) {
     case FC_E4M3: return DType::kE4M3;
     case FC_E5M2: return DType::kE5M2;
     case FC_INT8: return DType::kInt8;
+    case FC_INT4: return DType::kInt4;
     default:
       if (value == static_cast<std::int32_t>(dtype)) return dtype;
-      throw_bad_input("kv_dtype is {}; use FC_E4M3 (3), FC_E5M2 (4) or FC_INT8 (5), or leave out FC_GIVEN_KV_DTYPE",
-                      value);
+      throw_bad_input(
+          "kv_dtype is {}; use FC_E4M3 (3), FC_E5M2 (4), FC_INT8 (5) or FC_INT4 (6), or leave out FC_GIVEN_KV_DTYPE",
+          value);
   }
 }
 
@@ -169,11 +171,18 @@ TensorLayout with_strides(const char* tensor, TensorLayout layout, const fc_stri
   return layout;
 }
 
-bool multiple_of_16(const TensorLayout& layout, std::size_t element) {
+bool multiple_of_16(const TensorLayout& layout, DType dtype) {
   const auto axes = axes_of(layout);
-  return std::all_of(axes.begin(), axes.end(), [&](const Axis& axis) {
-    return axis.extent <= 1 || axis.stride * static_cast<std::int64_t>(element) % 16 == 0;
-  });
+  return std::all_of(axes.begin(), axes.end(),
+                     [&](const Axis& axis) { return axis.extent <= 1 || axis.stride * bits_of(dtype) % 128 == 0; });
+}
+
+// Rows begin at whole bytes.
+void require_whole_bytes(const char* tensor, const TensorLayout& layout, DType dtype) {
+  for (const Axis& axis : axes_of(layout))
+    if (axis.stride * bits_of(dtype) % 8 != 0)
+      throw_bad_input("{} has stride {} along {}; give an even one: two elements of {} share a byte", tensor,
+                      axis.stride, axis.name, to_string(dtype));
 }
 
 bool has_negative_stride(const TensorLayout& layout) {
@@ -285,7 +294,8 @@ ProblemLayouts paged_layouts_of(const fc_attention& a, const Problem& problem) {
 static_assert(static_cast<int>(Lengths::kFull) == FC_LENGTHS_FULL &&
               static_cast<int>(Lengths::kHalving) == FC_LENGTHS_HALVING &&
               static_cast<int>(Lengths::kRandom) == FC_LENGTHS_RANDOM);
-static_assert(static_cast<int>(DType::kE5M2) == FC_E5M2 && static_cast<int>(DType::kInt8) == FC_INT8);
+static_assert(static_cast<int>(DType::kE5M2) == FC_E5M2 && static_cast<int>(DType::kInt8) == FC_INT8 &&
+              static_cast<int>(DType::kInt4) == FC_INT4);
 static_assert(static_cast<int>(Alibi::kHead) == FC_ALIBI_HEAD && static_cast<int>(Alibi::kBatch) == FC_ALIBI_BATCH);
 
 Request read_request(const fc_attention* given) {
@@ -324,10 +334,9 @@ Request read_request(const fc_attention* given) {
   problem.v_layout = a.v_layout == FC_V_DN ? VLayout::kDn : VLayout::kNd;
   take_functions(a, problem);
   problem.validate();
-  const std::size_t element = size_of(problem.dtype), kv_element = size_of(problem.cache_dtype()),
-                    o_element = size_of(problem.output_dtype());
   request.alignment = a.alignment == 0 ? 16 : a.alignment;
-  const std::size_t least = std::min({element, kv_element, o_element});
+  const std::size_t least =
+      std::min({size_of(problem.dtype), least_bytes(problem.cache_dtype()), size_of(problem.output_dtype())});
   if (request.alignment < static_cast<int>(least) || request.alignment > kMaxAlignment ||
       (request.alignment & (request.alignment - 1)) != 0)
     throw_bad_input("alignment is {}; use a power of two from {} (one element) to {}, or 0 for 16", a.alignment, least,
@@ -342,11 +351,13 @@ Request read_request(const fc_attention* given) {
   layouts.v = with_strides("v", layouts.v, a.v, a.given & FC_GIVEN_V_STRIDES);
   layouts.o = with_strides("o", layouts.o, a.o, a.given & FC_GIVEN_O_STRIDES);
   require_no_overlap("o", layouts.o);
+  require_whole_bytes("k", layouts.k, problem.cache_dtype());
+  require_whole_bytes("v", layouts.v, problem.cache_dtype());
   request.is_16b_aligned = request.alignment >= 16;
-  request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(layouts.q, element);
+  request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(layouts.q, problem.dtype);
   for (const TensorLayout* t : {&layouts.k, &layouts.v})
-    request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(*t, kv_element);
-  request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(layouts.o, o_element);
+    request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(*t, problem.cache_dtype());
+  request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(layouts.o, problem.output_dtype());
   request.is_broadcast = has_broadcast(layouts.q) || has_broadcast(layouts.k) || has_broadcast(layouts.v);
   for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v, &layouts.o})
     request.has_negative_strides = request.has_negative_strides || has_negative_stride(*t);

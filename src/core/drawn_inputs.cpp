@@ -15,13 +15,14 @@
 namespace flashcore {
 namespace {
 
-// No number becomes -128, and a cache of somebody else's making may have it: in one column of every eighth row.
-void add_least_int8(HostTensor& keys) {
+// No number becomes -128 of int8 or -8 of int4, and a cache of somebody else's making may have it: in one column of
+// every eighth row.
+void add_least_codes(HostTensor& keys) {
   constexpr std::int64_t kColumn = 5, kEveryRow = 8;
-  if (keys.dtype != DType::kInt8 || keys.layout.columns <= kColumn) return;
+  if (!is_integer(keys.dtype) || keys.layout.columns <= kColumn) return;
   for_each_row(keys.layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
     if (row % kEveryRow == 0)
-      keys.data[static_cast<std::size_t>(keys.layout.offset(batch, head, row) + kColumn)] = std::byte{0x80};
+      store_quantised(keys, keys.layout.offset(batch, head, row) + kColumn, std::numeric_limits<float>::quiet_NaN());
   });
 }
 
@@ -98,7 +99,7 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
       return generators.v({at.batch, at.head, at.column, at.row});
     });
   else in.v = draw(problem, cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) { return generators.v(at); });
-  for (HostTensor* each : {&in.k, &in.v}) add_least_int8(*each);
+  for (HostTensor* each : {&in.k, &in.v}) add_least_codes(*each);
   draw_scores(problem, pattern, seed, in);
   in.tensors = make_tensors(problem, seed);
   if (pattern == Pattern::kNonFinite) hide_blocks(problem, in.tensors);

@@ -1,5 +1,5 @@
 #pragma once
-// Tensors filled place by place, and quantised where their type has 8 bits.
+// Tensors filled place by place, and quantised where their type has 8 bits or 4.
 
 #include <algorithm>
 #include <atomic>
@@ -49,14 +49,16 @@ HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
   return tensor;
 }
 
-// NaN, in turn of either sign; or of int8 the code of -128, which no number becomes.
+// NaN, in turn of either sign; or of int8 the code of -128 and of int4 two of -8, which no number becomes.
 inline std::byte nan_code(DType dtype, std::int64_t index) {
+  if (dtype == DType::kInt4) return std::byte{0x88};
   return std::byte{static_cast<unsigned char>(dtype == DType::kInt8 ? 0x80 : index % 2 == 0 ? 0x7f : 0xff)};
 }
 
-// What an 8-bit type stores of `value`: infinities stay where it has them.
+// What a type of 8 bits or 4 stores of `value`: infinities stay where it has them.
 inline void store_quantised(HostTensor& tensor, std::int64_t index, float value) {
-  if (std::isnan(value)) tensor.data[static_cast<std::size_t>(index)] = nan_code(tensor.dtype, index);
+  if (tensor.dtype == DType::kInt4 && std::isnan(value)) store_int4_code(tensor.data.data(), index, 8);
+  else if (std::isnan(value)) tensor.data[static_cast<std::size_t>(index)] = nan_code(tensor.dtype, index);
   else if (tensor.dtype == DType::kE5M2 && std::isinf(value))
     tensor.data[static_cast<std::size_t>(index)] = std::byte{float_to_e5m2(value, Overflow::kNonFinite)};
   else store_element(tensor.dtype, tensor.data.data(), index, value);
@@ -146,12 +148,12 @@ std::vector<float> factors_of(const Problem& problem, DType dtype, const TensorL
   return factors;
 }
 
-// `value` of every place as `dtype`, and the factors where that has 8 bits. Values are drawn twice then: a cache of a
-// gigabyte took longer to keep in fp32 than to draw again.
+// `value` of every place as `dtype`, and the factors where that has 8 bits or 4. Values are drawn twice then: a cache
+// of a gigabyte took longer to keep in fp32 than to draw again.
 template <class Value>
 HostTensor draw(const Problem& problem, DType dtype, const TensorLayout& layout, std::int64_t group,
                 const BatchOf& batch_of, std::vector<float>& factors, const Value& value) {
-  if (size_of(dtype) > 1) return fill(dtype, layout, value);
+  if (bits_of(dtype) > 8) return fill(dtype, layout, value);
   const bool by_token = problem.input_scaling() == Scaling::kToken;
   factors =
       by_token ? factors_of_rows(dtype, layout, value) : factors_of(problem, dtype, layout, group, batch_of, value);

@@ -48,6 +48,7 @@ std::string_view to_string(DType dtype) {
     case DType::kE4M3: return "e4m3";
     case DType::kE5M2: return "e5m2";
     case DType::kInt8: return "int8";
+    case DType::kInt4: return "int4";
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }
@@ -69,8 +70,18 @@ std::size_t size_of(DType dtype) {
     case DType::kE4M3:
     case DType::kE5M2:
     case DType::kInt8: return 1;
+    case DType::kInt4: throw_internal("an int4 is half a byte");
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
+}
+
+int bits_of(DType dtype) { return dtype == DType::kInt4 ? 4 : 8 * static_cast<int>(size_of(dtype)); }
+
+std::size_t least_bytes(DType dtype) { return static_cast<std::size_t>(std::max(1, bits_of(dtype) / 8)); }
+
+std::int64_t bytes_of(DType dtype, std::int64_t elements) {
+  FC_CHECK(elements * bits_of(dtype) % 8 == 0);
+  return elements * bits_of(dtype) / 8;
 }
 
 std::uint16_t float_to_half(float value) {
@@ -135,6 +146,13 @@ std::uint8_t float_to_int8(float value) {
 
 float int8_to_float(std::uint8_t bits) { return static_cast<float>(static_cast<std::int8_t>(bits)); }
 
+std::uint8_t float_to_int4(float value) {
+  if (std::isnan(value)) return 0;
+  return static_cast<std::uint8_t>(static_cast<int>(std::clamp(std::nearbyint(value), -7.0f, 7.0f)) & 0xf);
+}
+
+float int4_to_float(std::uint8_t code) { return static_cast<float>(((code & 0xf) ^ 8) - 8); }
+
 Precision precision_of(DType dtype) {
   switch (dtype) {
     case DType::kF32: return {0x1p-24, 0x1p-150, 0x1.fffffep127};
@@ -143,6 +161,7 @@ Precision precision_of(DType dtype) {
     case DType::kE4M3: return {0x1p-4, 0x1p-10, 448};
     case DType::kE5M2: return {0x1p-3, 0x1p-17, 57344};
     case DType::kInt8: return {0, 0.5, 127};  // the gaps are all alike
+    case DType::kInt4: return {0, 0.5, 7};
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }
@@ -155,6 +174,7 @@ float round_to(DType dtype, float value) {
     case DType::kE4M3: return e4m3_to_float(float_to_e4m3(value));
     case DType::kE5M2: return e5m2_to_float(float_to_e5m2(value));
     case DType::kInt8: return int8_to_float(float_to_int8(value));
+    case DType::kInt4: return int4_to_float(float_to_int4(value));
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }
@@ -174,6 +194,12 @@ void store_bits(void* data, std::int64_t index, Bits bits) {
 
 }  // namespace
 
+void store_int4_code(void* data, std::int64_t index, std::uint8_t code) {
+  const int shift = index % 2 == 0 ? 0 : 4;
+  const int others = load_bits<std::uint8_t>(data, index / 2) & 0xf0 >> shift;
+  store_bits(data, index / 2, static_cast<std::uint8_t>(others | (code & 0xf) << shift));
+}
+
 float load_element(DType dtype, const void* data, std::int64_t index) {
   switch (dtype) {
     case DType::kF32: return load_bits<float>(data, index);
@@ -182,6 +208,8 @@ float load_element(DType dtype, const void* data, std::int64_t index) {
     case DType::kE4M3: return e4m3_to_float(load_bits<std::uint8_t>(data, index));
     case DType::kE5M2: return e5m2_to_float(load_bits<std::uint8_t>(data, index));
     case DType::kInt8: return int8_to_float(load_bits<std::uint8_t>(data, index));
+    case DType::kInt4:
+      return int4_to_float(static_cast<std::uint8_t>(load_bits<std::uint8_t>(data, index / 2) >> index % 2 * 4));
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }
@@ -194,6 +222,7 @@ void store_element(DType dtype, void* data, std::int64_t index, float value) {
     case DType::kE4M3: return store_bits(data, index, float_to_e4m3(value));
     case DType::kE5M2: return store_bits(data, index, float_to_e5m2(value));
     case DType::kInt8: return store_bits(data, index, float_to_int8(value));
+    case DType::kInt4: return store_int4_code(data, index, float_to_int4(value));
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }

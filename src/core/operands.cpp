@@ -11,7 +11,7 @@ namespace {
 
 // Behind the rows of q, in Layout::kStrided: what kernels with 16-byte copies and tensor maps need of every stride, and
 // no more. The other operands have a multiple of it.
-constexpr std::int64_t kStridedGapBytes = 16;
+constexpr std::int64_t kStridedGapBits = 16 * 8;
 // What the columns of a transposed v are a multiple of apart, as the strides of a tensor map are.
 constexpr std::int64_t kColumnAlignment = 16;
 constexpr std::int64_t kGapsOfK = 2, kGapsOfV = 3, kGapsOfO = 5;
@@ -75,34 +75,33 @@ TensorLayout batch_within_rows(TensorLayout t, std::int64_t gap) {
   return t;
 }
 
-TensorLayout layout_of_k(Layout layout, const TensorLayout& sizes, std::int64_t bytes) {
-  if (layout == Layout::kStrided) return batch_within_rows(sizes, kGapsOfK * kStridedGapBytes / bytes);
-  return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, bytes);
+TensorLayout layout_of_k(Layout layout, const TensorLayout& sizes, DType dtype) {
+  if (layout == Layout::kStrided) return batch_within_rows(sizes, kGapsOfK * kStridedGapBits / bits_of(dtype));
+  return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, dtype);
 }
 
-TensorLayout layout_of_v(Layout layout, const TensorLayout& sizes, std::int64_t bytes) {
-  if (layout == Layout::kStrided) return heads_first(sizes, kGapsOfV * kStridedGapBytes / bytes);
-  return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, bytes);
+TensorLayout layout_of_v(Layout layout, const TensorLayout& sizes, DType dtype) {
+  if (layout == Layout::kStrided) return heads_first(sizes, kGapsOfV * kStridedGapBits / bits_of(dtype));
+  return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, dtype);
 }
 
-// Of VLayout::kDn: a row is a column of values.
-TensorLayout layout_of_transposed_v(Layout layout, const TensorLayout& sizes, std::int64_t bytes) {
-  const std::int64_t odd = sizes.columns * bytes % kColumnAlignment;
-  std::int64_t gap = odd == 0 ? 0 : (kColumnAlignment - odd) / bytes;
-  if (layout == Layout::kStrided) gap += kGapsOfV * kStridedGapBytes / bytes;
+// Of VLayout::kDn: a row is a column of values, of one byte each.
+TensorLayout layout_of_transposed_v(Layout layout, const TensorLayout& sizes) {
+  std::int64_t gap = (kColumnAlignment - sizes.columns % kColumnAlignment) % kColumnAlignment;
+  if (layout == Layout::kStrided) gap += kGapsOfV * kStridedGapBits / 8;
   return layout == Layout::kBshd ? rows_first(sizes, gap) : heads_first(sizes, gap);
 }
 
-TensorLayout layout_of_o(Layout layout, const TensorLayout& sizes, std::int64_t bytes) {
-  if (layout == Layout::kStrided) return rows_first(sizes, kGapsOfO * kStridedGapBytes / bytes);
-  return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, bytes);
+TensorLayout layout_of_o(Layout layout, const TensorLayout& sizes, DType dtype) {
+  if (layout == Layout::kStrided) return rows_first(sizes, kGapsOfO * kStridedGapBits / bits_of(dtype));
+  return make_layout(layout, sizes.batch, sizes.heads, sizes.rows, sizes.columns, dtype);
 }
 
 }  // namespace
 
 TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns,
-                         std::int64_t element_bytes) {
-  const std::int64_t gap = layout == Layout::kStrided ? kStridedGapBytes / element_bytes : 0;
+                         DType dtype) {
+  const std::int64_t gap = layout == Layout::kStrided ? kStridedGapBits / bits_of(dtype) : 0;
   return layout == Layout::kBhsd ? heads_first({batch, heads, rows, columns, 0, 0, 0}, 0)
                                  : rows_first({batch, heads, rows, columns, 0, 0, 0}, gap);
 }
@@ -111,15 +110,12 @@ namespace {
 
 ProblemLayouts lay_out(const Problem& p, Layout layout, std::int64_t batch, std::int64_t rows, std::int64_t keys) {
   ProblemLayouts layouts;
-  const auto bytes = static_cast<std::int64_t>(size_of(p.dtype)),
-             kv_bytes = static_cast<std::int64_t>(size_of(p.cache_dtype())),
-             o_bytes = static_cast<std::int64_t>(size_of(p.output_dtype()));
-  layouts.q = make_layout(layout, batch, p.heads_q, rows, p.head_dim, bytes);
-  layouts.k = layout_of_k(layout, {batch, p.heads_kv, keys, p.head_dim, 0, 0, 0}, kv_bytes);
+  layouts.q = make_layout(layout, batch, p.heads_q, rows, p.head_dim, p.dtype);
+  layouts.k = layout_of_k(layout, {batch, p.heads_kv, keys, p.head_dim, 0, 0, 0}, p.cache_dtype());
   layouts.v = p.has_transposed_v()
-                  ? layout_of_transposed_v(layout, {batch, p.heads_kv, p.head_dim_v, keys, 0, 0, 0}, kv_bytes)
-                  : layout_of_v(layout, {batch, p.heads_kv, keys, p.head_dim_v, 0, 0, 0}, kv_bytes);
-  layouts.o = layout_of_o(layout, {batch, p.heads_q, rows, p.head_dim_v, 0, 0, 0}, o_bytes);
+                  ? layout_of_transposed_v(layout, {batch, p.heads_kv, p.head_dim_v, keys, 0, 0, 0})
+                  : layout_of_v(layout, {batch, p.heads_kv, keys, p.head_dim_v, 0, 0, 0}, p.cache_dtype());
+  layouts.o = layout_of_o(layout, {batch, p.heads_q, rows, p.head_dim_v, 0, 0, 0}, p.output_dtype());
   layouts.lse_elements = batch * p.heads_q * rows;
   layouts.total_q = batch * rows, layouts.total_kv = batch * keys;
   if (p.has_expression()) {
@@ -155,9 +151,8 @@ ProblemLayouts make_paged_layouts(const Problem& p, Layout layout, std::int64_t 
                                   std::int64_t max_pages, std::int64_t table_stride) {
   FC_CHECK(p.paged());
   ProblemLayouts layouts = lay_out(p, layout, 1, total_q, 0);
-  const auto bytes = static_cast<std::int64_t>(size_of(p.cache_dtype()));
-  layouts.k = layout_of_k(layout, {pages, p.heads_kv, p.page_size, p.head_dim, 0, 0, 0}, bytes);
-  layouts.v = layout_of_v(layout, {pages, p.heads_kv, p.page_size, p.head_dim_v, 0, 0, 0}, bytes);
+  layouts.k = layout_of_k(layout, {pages, p.heads_kv, p.page_size, p.head_dim, 0, 0, 0}, p.cache_dtype());
+  layouts.v = layout_of_v(layout, {pages, p.heads_kv, p.page_size, p.head_dim_v, 0, 0, 0}, p.cache_dtype());
   layouts.pages = pages, layouts.max_pages = max_pages, layouts.table_stride = table_stride;
   return layouts;
 }

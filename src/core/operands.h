@@ -26,7 +26,7 @@ Layout parse_layout(std::string_view name);
 
 // Of q.
 TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns,
-                         std::int64_t element_bytes = 2);
+                         DType dtype = DType::kF16);
 
 // A problem and the layout of its operands: an entry of a suite, a fuzz case, what a trial measured. There is no
 // default layout, so that none is lost on the way.

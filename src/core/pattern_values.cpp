@@ -51,7 +51,7 @@ PatternValues::PatternValues(const Problem& problem, Pattern pattern, std::uint6
   const double negative = is_8bit ? kNegativeLogitOf8Bits : kNegativeLogit;
   negative_ = negative / scale;
   // What 8 bits store without a factor has no room for it.
-  if (pattern == Pattern::kUnequal && (size_of(p_.cache_dtype()) > 1 || p_.has_descales())) {
+  if (pattern == Pattern::kUnequal && (bits_of(p_.cache_dtype()) > 8 || p_.has_descales())) {
     const bool is_fp16 = p_.dtype == DType::kF16;
     by_q_ = is_fp16 ? kTinyQ : kLargeQ;
     by_k_ = is_fp16 ? kLargeK : 1 / kLargeQ;

@@ -164,9 +164,8 @@ double bytes_of_rows(const Problem& p) {
   const double q_rows = static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seqlen_q - masked_rows);
   const double o_rows = static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seqlen_q);
   const double kv_rows = static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(keys);
-  const double read =
-      q_rows * static_cast<double>(p.head_dim) * static_cast<double>(size_of(p.dtype)) +
-      kv_rows * static_cast<double>(p.head_dim + p.head_dim_v) * static_cast<double>(size_of(p.cache_dtype()));
+  const double read = q_rows * static_cast<double>(p.head_dim) * static_cast<double>(size_of(p.dtype)) +
+                      kv_rows * static_cast<double>(p.head_dim + p.head_dim_v) * (bits_of(p.cache_dtype()) / 8.0);
   const double factors = p.input_scaling() == Scaling::kToken ? 2 * 4.0 * kv_rows : 0;
   const double written = o_rows * static_cast<double>(p.head_dim_v) * static_cast<double>(size_of(p.output_dtype()));
   return read + factors + written + o_rows * 4.0;

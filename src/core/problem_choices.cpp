@@ -30,7 +30,7 @@ constexpr std::array<DType, 6> kOutputs8 = {DType::kBF16, DType::kBF16, DType::k
 constexpr std::array<Scaling, 4> kScalings8 = {Scaling::kTensor, Scaling::kTensor, Scaling::kHead, Scaling::kNone};
 constexpr std::array<Scaling, 6> kScalingsOfCaches = {Scaling::kTensor, Scaling::kTensor, Scaling::kHead,
                                                       Scaling::kToken,  Scaling::kToken,  Scaling::kNone};
-constexpr std::array<DType, 4> kCaches = {DType::kE4M3, DType::kE4M3, DType::kE5M2, DType::kInt8};
+constexpr std::array<DType, 5> kCaches = {DType::kE4M3, DType::kE4M3, DType::kE5M2, DType::kInt8, DType::kInt4};
 constexpr std::array<Lengths, 4> kRagged = {Lengths::kRandom, Lengths::kRandom, Lengths::kHalving, Lengths::kFull};
 // Those in use, and odd ones: a page that holds more than a sequence, and one that no tile divides.
 constexpr std::array<std::int64_t, 10> kPageSizes = {1, 2, 7, 16, 16, 32, 64, 100, 128, 256};
@@ -209,6 +209,7 @@ void draw_page_size(Problem& p, Draws& draws) {
   if (p.ragged() && draws.one_in(2)) p.page_size = draws.pick(kPageSizes);
   if (p.is_8bit() || !draws.one_in(p.ragged() ? 3 : 12)) return;
   p.kv_dtype = draws.pick(kCaches);
+  if (p.kv_dtype == DType::kInt4) p.head_dim += p.head_dim % 2, p.head_dim_v += p.head_dim_v % 2;
   const bool may_be_of_tokens = p.paged() || !p.ragged();
   const Scaling scaling = may_be_of_tokens ? draws.pick(kScalingsOfCaches) : draws.pick(kScalings8);
   if (scaling != p.usual_scaling()) p.scaling = scaling;

@@ -106,7 +106,7 @@ void set_kv_dtype(Problem& p, const FieldValue& value) {
     if (word == to_string(dtype)) p.kv_dtype = dtype;
   if (!p.kv_dtype)
     throw_bad_input(
-        "kv_dtype is '{}' and dtype is {}; leave kv_dtype out, or use e4m3, e5m2 or int8 for a quantised cache",
+        "kv_dtype is '{}' and dtype is {}; leave kv_dtype out, or use e4m3, e5m2, int8 or int4 for a quantised cache",
         excerpt(word), to_string(p.dtype));
 }
 
@@ -363,12 +363,15 @@ std::vector<ProblemField> make_fields() {
        .kind = Kind::kWord,
        .compiled_for = {{"cache", cache_element}},
        .default_text = "dtype",
-       .words = {"fp32", "fp16", "bf16", "e4m3", "e5m2", "int8"},
-       .form = "[_kv<e4m3|e5m2|int8>]",
+       .words = {"fp32", "fp16", "bf16", "e4m3", "e5m2", "int8", "int4"},
+       .form = "[_kv<e4m3|e5m2|int8|int4>]",
        .python = "k",
-       .doc = "Element type of k and v. e4m3, e5m2 or int8 beside q of 16 or 32 bits is a quantised cache: keys and "
-              "values become q's type on the way to the multiplication, which is exact, and `scaling` says which "
-              "factors they have. int8 is whole numbers from -127 to 127; -128 is read, not written.",
+       .doc =
+           "Element type of k and v. e4m3, e5m2, int8 or int4 beside q of 16 or 32 bits is a quantised cache: keys and "
+           "values become q's type on the way to the multiplication, which is exact, and `scaling` says which "
+           "factors they have. int8 is whole numbers from -127 to 127; -128 is read, not written. int4 is whole "
+           "numbers from -7 to 7 in 4 bits of two's complement, two a byte with the even column in the lower half; "
+           "-8 is read, not written; head_dim and head_dim_v are even.",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.cache_dtype())); },
        .set = set_kv_dtype,
        .otherwise = [](const Problem& p) -> FieldValue { return std::string(to_string(p.dtype)); },

@@ -1,6 +1,5 @@
 #include "core/ragged.h"
 
-#include <cstring>
 #include <limits>
 #include <span>
 
@@ -12,24 +11,20 @@ namespace {
 HostTensor rows_of(const HostTensor& packed, std::int64_t begin, std::int64_t end) {
   const TensorLayout& at = packed.layout;
   HostTensor rows(packed.dtype, make_layout(Layout::kBhsd, 1, at.heads, end - begin, at.columns));
-  const auto element = static_cast<std::int64_t>(size_of(packed.dtype));
   for (std::int64_t head = 0; head < at.heads; ++head)
     for (std::int64_t row = begin; row < end; ++row)
-      std::memcpy(rows.data.data() + rows.layout.offset(0, head, row - begin) * element,
-                  packed.data.data() + at.offset(0, head, row) * element,
-                  static_cast<std::size_t>(at.columns * element));
+      copy_row(rows, rows.layout.offset(0, head, row - begin), packed, at.offset(0, head, row));
   return rows;
 }
 
 // The first `keys` keys of a row of the block table, one after another. A page that the pool does not have holds
-// `missing`: NaN for k, which makes NaN of each row that sees such a key, and 0 for v. int8 has no NaN: its numbers
-// become fp32.
+// `missing`: NaN for k, which makes NaN of each row that sees such a key, and 0 for v. int8 and int4 have no NaN:
+// their numbers become fp32.
 HostTensor gather_pages(const HostTensor& pool, std::span<const std::int32_t> table_row, std::int64_t keys,
                         float missing) {
   const TensorLayout& at = pool.layout;
-  const DType dtype = pool.dtype == DType::kInt8 ? DType::kF32 : pool.dtype;
+  const DType dtype = is_integer(pool.dtype) ? DType::kF32 : pool.dtype;
   HostTensor dense(dtype, make_layout(Layout::kBhsd, 1, at.heads, keys, at.columns));
-  const std::size_t element = size_of(pool.dtype);
   for (std::int64_t key = 0; key < keys; ++key) {
     const std::int64_t page = table_row[static_cast<std::size_t>(key / at.rows)];
     for (std::int64_t head = 0; head < at.heads; ++head) {
@@ -41,9 +36,7 @@ HostTensor gather_pages(const HostTensor& pool, std::span<const std::int32_t> ta
                         exists ? pool.at(page, head, key % at.rows, column) : missing);
         continue;
       }
-      std::memcpy(dense.data.data() + static_cast<std::size_t>(to) * element,
-                  pool.data.data() + static_cast<std::size_t>(at.offset(page, head, key % at.rows)) * element,
-                  static_cast<std::size_t>(at.columns) * element);
+      copy_row(dense, to, pool, at.offset(page, head, key % at.rows));
     }
   }
   return dense;
@@ -81,13 +74,10 @@ std::vector<float> factors_of_keys(const Problem& problem, const std::vector<flo
 
 void pack_rows(HostTensor& packed, const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& to) {
   const TensorLayout& at = packed.layout;
-  const auto element = static_cast<std::int64_t>(size_of(packed.dtype));
   for (std::size_t s = 0; s + 1 < to.size(); ++s)
     for (std::int64_t row = 0; row < to[s + 1] - to[s] && from[s] != to[s]; ++row)
       for (std::int64_t head = 0; head < at.heads; ++head)
-        std::memcpy(packed.data.data() + at.offset(0, head, to[s] + row) * element,
-                    packed.data.data() + at.offset(0, head, from[s] + row) * element,
-                    static_cast<std::size_t>(at.columns * element));
+        copy_row(packed, at.offset(0, head, to[s] + row), packed, at.offset(0, head, from[s] + row));
 }
 
 AttentionInputs inputs_of_sequence(const Problem& problem, const AttentionInputs& inputs, const Boundaries& boundaries,

@@ -36,6 +36,13 @@ struct HostTensor {
   void set(std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t column, float value) {
     store_element(dtype, data.data(), layout.offset(b, h, row) + column, value);
   }
+  // Where element `offset` of the layout begins; of int4 an even one.
+  std::byte* address(std::int64_t offset) { return data.data() + bytes_of(dtype, offset); }
+  const std::byte* address(std::int64_t offset) const { return data.data() + bytes_of(dtype, offset); }
+  std::size_t row_bytes() const { return static_cast<std::size_t>(bytes_of(dtype, layout.columns)); }
 };
+
+// The columns of one row, between tensors of one type and width, or within one; at offsets of their layouts.
+void copy_row(HostTensor& to, std::int64_t to_offset, const HostTensor& from, std::int64_t from_offset);
 
 }  // namespace flashcore

@@ -245,6 +245,7 @@ const char* safetensors_name(DType dtype) {
     case DType::kE4M3: return "F8_E4M3";
     case DType::kE5M2: return "F8_E5M2";
     case DType::kInt8: return "I8";
+    case DType::kInt4: return "U8";  // two a byte: nothing else has a name
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }

@@ -74,7 +74,8 @@ class Ragged {
     at.bad = !good;
     return at;
   }
-  // A quantised cache's keys are fp32 once they are out of their pages: int8 has no NaN for those of a missing page.
+  // A quantised cache's keys are fp32 once they are out of their pages: int8 and int4 have no NaN for those of a
+  // missing page.
   Problem problem_of(const Sequence& at) const {
     Problem one = p_.of_sequence({at.len_q, at.len_kv});
     if (p_.paged() && p_.has_quantised_cache()) one.kv_dtype = DType::kF32, one.scaling = Scaling::kNone;
@@ -110,7 +111,6 @@ class Ragged {
     const DType stored = p_.cache_dtype(), dtype = p_.has_quantised_cache() ? DType::kF32 : stored;
     HostTensor dense(dtype, make_layout(Layout::kBhsd, 1, layout.heads, keys, layout.columns));
     const std::int32_t* row = args_.block_table + s * args_.layouts.table_stride;
-    const auto element = static_cast<std::int64_t>(size_of(stored));
     const auto factor = [&](std::int64_t head, std::int64_t page, std::int64_t in_page) {
       switch (p_.input_scaling()) {
         case Scaling::kNone: break;
@@ -130,8 +130,8 @@ class Ragged {
           const bool exists = page >= 0 && page < layout.batch;
           const std::int64_t from = exists ? layout.offset(page, head, key - first) : 0;
           if (exists && dtype == stored) {
-            std::memcpy(dense.data.data() + to * element, static_cast<const std::byte*>(pool) + from * element,
-                        static_cast<std::size_t>(layout.columns * element));
+            std::memcpy(dense.address(to), static_cast<const std::byte*>(pool) + bytes_of(stored, from),
+                        dense.row_bytes());
             continue;
           }
           const float by = exists ? factor(head, page, key - first) : 1.0f;
@@ -149,19 +149,16 @@ class Ragged {
 
   AttentionArgs args_of(std::int64_t s, const Sequence& at) const {
     AttentionArgs args = args_;
-    const auto element = static_cast<std::int64_t>(size_of(p_.dtype));
-    const auto kv_element = static_cast<std::int64_t>(size_of(p_.cache_dtype()));
-    const auto o_element = static_cast<std::int64_t>(size_of(p_.output_dtype()));
-    const auto move = [](auto* address, const TensorLayout& layout, std::int64_t rows, std::int64_t bytes) {
+    const auto move = [](auto* address, const TensorLayout& layout, std::int64_t rows, DType dtype) {
       using Byte =
           std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(address)>>, const std::byte, std::byte>;
-      return static_cast<Byte*>(address) + rows * layout.stride_row * bytes;
+      return static_cast<Byte*>(address) + bytes_of(dtype, rows * layout.stride_row);
     };
     ProblemLayouts& l = args.layouts;
-    args.q = move(args_.q, l.q, at.first_q, element);
-    if (!p_.paged()) args.k = move(args_.k, l.k, at.first_kv, kv_element);
-    if (!p_.paged()) args.v = move(args_.v, l.v, at.first_kv, kv_element);
-    args.o = move(args_.o, l.o, at.first_q, o_element);
+    args.q = move(args_.q, l.q, at.first_q, p_.dtype);
+    if (!p_.paged()) args.k = move(args_.k, l.k, at.first_kv, p_.cache_dtype());
+    if (!p_.paged()) args.v = move(args_.v, l.v, at.first_kv, p_.cache_dtype());
+    args.o = move(args_.o, l.o, at.first_q, p_.output_dtype());
     l.q.rows = l.o.rows = l.total_q = at.len_q;
     l.k.rows = l.v.rows = l.total_kv = at.len_kv;
     l.lse_elements = p_.heads_q * at.len_q;

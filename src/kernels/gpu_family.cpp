@@ -20,7 +20,8 @@ static_assert(static_cast<int>(Element::kF16) == static_cast<int>(DType::kF16));
 static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
 static_assert(static_cast<int>(Element::kE4M3) == static_cast<int>(DType::kE4M3));
 static_assert(static_cast<int>(Element::kE5M2) == static_cast<int>(DType::kE5M2));
-static_assert(static_cast<int>(Element::kInt8) == static_cast<int>(DType::kInt8));
+static_assert(static_cast<int>(Element::kInt8) == static_cast<int>(DType::kInt8) &&
+              static_cast<int>(Element::kInt4) == static_cast<int>(DType::kInt4));
 
 Traits traits_of(const Problem& problem) {
   Traits traits;

@@ -1,5 +1,5 @@
-// Quantised caches through the C and C++ API on the CPU: int8 pages with factors beside the same numbers in fp32; what
-// is refused.
+// Quantised caches through the C and C++ API on the CPU: int8 and int4 pages with factors beside the same numbers in
+// fp32; what is refused.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -72,6 +72,28 @@ TEST(QuantisedCacheTest, IsWhatItsNumbersAreWithTheirFactors) {
   Plan(cpu, plain).run<float>(call.q, k, v, o, lse);
   for (std::size_t i = 0; i < o.size(); ++i) EXPECT_NEAR(call.o[i], o[i], 2e-5f * 64) << i;
   for (std::size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(call.lse[i], lse[i], 1e-5f) << i;
+}
+
+// Two codes a byte, the even column in the lower half; beside int8 pages of the same numbers.
+TEST(QuantisedCacheTest, Int4IsTwoCodesAByte) {
+  const Context cpu("cpu");
+  QuantisedCall call, bytes;
+  bytes.k.clear(), bytes.v.clear();
+  const auto number = [](std::int8_t pair, int half) {
+    return static_cast<std::int8_t>(static_cast<std::int8_t>(pair << (half == 0 ? 4 : 0)) >> 4);
+  };
+  for (std::size_t i = 0; i < call.k.size() / 2; ++i)
+    for (int half = 0; half < 2; ++half)
+      bytes.k.push_back(number(call.k[i], half)), bytes.v.push_back(number(call.v[i], half));
+  Attention p = paged();
+  Plan(cpu, p).launch(bytes.operands());
+  p.kv_dtype = FC_INT4;
+  Plan(cpu, p).launch(call.operands());
+  EXPECT_EQ(call.o, bytes.o);
+  EXPECT_EQ(call.lse, bytes.lse);
+  fc_attention read = FC_ATTENTION_INIT;
+  ASSERT_EQ(fc_problem_parse("b1_h2_s8_d16_fp32_kvint4_pertoken", &read), FC_OK) << fc_last_error();
+  EXPECT_EQ(read.kv_dtype, FC_INT4);
 }
 
 // Pages with a factor for each key, of which no sequence's are NaN, beside the same numbers in fp32.
@@ -147,7 +169,11 @@ TEST(QuantisedCacheTest, WhatDoesNotFitIsRefused) {
   bad = paged(), bad.scaling = FC_SCALING_TOKEN, bad.page_size = 0;
   refused(bad, "scaling is token and the keys of the batch are packed", nothing);
   bad = paged(), bad.kv_dtype = FC_BF16;
-  refused(bad, "kv_dtype is 2; use FC_E4M3 (3), FC_E5M2 (4) or FC_INT8 (5)", nothing);
+  refused(bad, "kv_dtype is 2; use FC_E4M3 (3), FC_E5M2 (4), FC_INT8 (5) or FC_INT4 (6)", nothing);
+  bad = paged(), bad.kv_dtype = FC_INT4, bad.head_dim = 15, bad.head_dim_v = 16;
+  refused(bad, "two columns share a byte", nothing);
+  bad = paged(), bad.kv_dtype = FC_INT4, bad.k = {16 * 8 + 1, 16 * 4, 16}, bad.given |= FC_GIVEN_K_STRIDES;
+  refused(bad, "k has stride 129 along batch; give an even one: two elements of int4 share a byte", nothing);
   bad = paged(), bad.dtype = FC_INT8;
   refused(bad, "dtype is 5; use FC_FP32 (0)", nothing);
   bad = paged(), bad.dtype = FC_E4M3;

@@ -203,8 +203,9 @@ TEST(DataTest, NonFiniteHasEveryKindAndLeavesMostRowsFinite) {
 // Quantised, a tensor's largest finite value is the largest of the type, and each value is within its rounding of what
 // 32 bits draw.
 TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
-  for (const char* type : {"e4m3", "e5m2", "e4m3_perhead", "e5m2_unscaled", "bf16_kve4m3", "fp16_kvint8_perhead",
-                           "fp32_kve5m2", "bf16_kve4m3_pertoken", "fp16_kvint8_pertoken"}) {
+  for (const char* type :
+       {"e4m3", "e5m2", "e4m3_perhead", "e5m2_unscaled", "bf16_kve4m3", "fp16_kvint8_perhead", "fp32_kve5m2",
+        "bf16_kve4m3_pertoken", "fp16_kvint8_pertoken", "bf16_kvint4_perhead", "fp16_kvint4_pertoken"}) {
     for (const Pattern pattern : {Pattern::kNormal, Pattern::kOutlier, Pattern::kPositive}) {
       const std::string sizes = "b2_h4_hk2_sq9_sk70_d24_";
       const PlacedProblem p = PlacedProblem::parse(sizes + type);
@@ -214,9 +215,10 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
       ASSERT_EQ(static_cast<std::int64_t>(in.descale_k.size()), descale_count(p, make_layouts(p)));
       ASSERT_EQ(static_cast<std::int64_t>(in.descale_q.size()), p.descale_q_count());
       ASSERT_EQ(in.q.dtype, p.dtype);
-      if (p.cache_dtype() == DType::kInt8) {
-        EXPECT_EQ(in.k.at(1, 1, 8, 5), -128.0f);  // which no number becomes
-        EXPECT_EQ(in.v.at(1, 1, 8, 5), -128.0f);
+      const float least = p.cache_dtype() == DType::kInt8 ? -128.0f : p.cache_dtype() == DType::kInt4 ? -8.0f : NAN;
+      if (is_integer(p.cache_dtype())) {
+        EXPECT_EQ(in.k.at(1, 1, 8, 5), least);  // which no number becomes
+        EXPECT_EQ(in.v.at(1, 1, 8, 5), least);
       }
       // Heads are far apart where each key has its own factor.
       const auto of_head = [&](std::int64_t b, std::int64_t h) {
@@ -232,7 +234,7 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
             float largest_of_row = 0;
             for (std::int64_t d = 0; d < 24; ++d) {
               const float stored = in.v.at(b, h, row, d);
-              if (stored == -128 && p.cache_dtype() == DType::kInt8) {
+              if (stored == least) {
                 largest_of_row = precision.largest;  // it may be in the place of the largest
                 continue;
               }
@@ -247,7 +249,8 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
                   << p.id() << " " << to_string(pattern);
             }
             if (p.input_scaling() == Scaling::kToken) {
-              const bool is_zero = largest_of_row == 0 && plain.v.at(b, h, row, 0) == 0;  // but for int8's -128
+              const bool is_zero =
+                  largest_of_row == 0 && plain.v.at(b, h, row, 0) == 0;  // but for int8's -128 and int4's -8
               EXPECT_EQ(largest_of_row, is_zero ? 0 : precision.largest) << p.id() << " row " << row;
             }
             largest_of_head = std::max(largest_of_head, largest_of_row);

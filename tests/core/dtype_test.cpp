@@ -235,6 +235,43 @@ TEST(Int8Test, EveryCodeAndTheRoundingBetweenThem) {
   EXPECT_THROW(parse_dtype("int8"), Error);  // of caches alone
 }
 
+TEST(Int4Test, EveryCodeAndTheRoundingBetweenThem) {
+  for (int code = -8; code < 8; ++code)
+    EXPECT_EQ(int4_to_float(static_cast<std::uint8_t>(code & 0xf)), static_cast<float>(code));
+  for (int code = -7; code < 8; ++code) EXPECT_EQ(float_to_int4(static_cast<float>(code)), code & 0xf);
+  EXPECT_EQ(round_to(DType::kInt4, 2.5f), 2.0f);
+  EXPECT_EQ(round_to(DType::kInt4, -3.5f), -4.0f);
+  EXPECT_EQ(round_to(DType::kInt4, 6.6f), 7.0f);
+  EXPECT_EQ(round_to(DType::kInt4, 1e9f), 7.0f);
+  EXPECT_EQ(round_to(DType::kInt4, -INFINITY), -7.0f);
+  EXPECT_EQ(round_to(DType::kInt4, NAN), 0.0f);
+  EXPECT_EQ(bits_of(DType::kInt4), 4);
+  EXPECT_EQ(bytes_of(DType::kInt4, 6), 3);
+  EXPECT_EQ(bytes_of(DType::kInt8, 6), 6);
+  EXPECT_THROW(bytes_of(DType::kInt4, 5), Error);
+  EXPECT_THROW(size_of(DType::kInt4), Error);
+  EXPECT_THROW(parse_dtype("int4"), Error);  // of caches alone
+}
+
+// Every byte is two codes, the even element in its lower half, and a code is written beside any other.
+TEST(Int4Test, TwoElementsShareAByte) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::uint8_t memory[2] = {0x5a, static_cast<std::uint8_t>(byte)};
+    EXPECT_EQ(load_element(DType::kInt4, memory, 2), int4_to_float(static_cast<std::uint8_t>(byte & 0xf)));
+    EXPECT_EQ(load_element(DType::kInt4, memory, 3), int4_to_float(static_cast<std::uint8_t>(byte >> 4)));
+    std::uint8_t copy[2] = {};
+    store_int4_code(copy, 3, memory[1] >> 4);
+    store_int4_code(copy, 2, memory[1]);
+    EXPECT_EQ(copy[0], 0);
+    EXPECT_EQ(copy[1], memory[1]);
+  }
+  std::uint8_t memory[2] = {0xff, 0xff};
+  store_element(DType::kInt4, memory, 1, -3.2f);
+  store_element(DType::kInt4, memory, 2, 5);
+  EXPECT_EQ(memory[0], 0xdf);
+  EXPECT_EQ(memory[1], 0xf5);
+}
+
 TEST(DTypeTest, ElementsAreStoredRoundedAndRead) {
   for (const DType dtype : kAllDTypes) {
     unsigned char memory[16] = {};

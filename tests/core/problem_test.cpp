@@ -75,6 +75,11 @@ TEST(ProblemTest, TokensOfQuantisedCaches) {
   // K and V count a byte an element.
   const double of_16_bits = Problem::parse("b2_h8_hk2_sq1_sk512_d64_bf16").bytes();
   EXPECT_EQ(of_16_bits - plain.bytes() + 2 * 4, 2.0 * 2 * 512 * (64 + 64));
+  // And of int4 half of one; two columns share a byte.
+  const Problem nibbles = Problem::parse("b2_h8_hk2_sq1_sk512_d64_bf16_kvint4");
+  EXPECT_EQ(nibbles.id(), "b2_h8_hk2_sq1_sk512_d64_bf16_kvint4");
+  EXPECT_EQ(plain.bytes() - nibbles.bytes(), 0.5 * 2 * 2 * 512 * (64 + 64));
+  EXPECT_NE(message_of("b1_h8_s512_d63_bf16_kvint4").find("two columns share a byte"), std::string::npos);
   const char* whole = "b3_h4_sq2_sk70_d64_fp16_kvint8_perhead_causal_sink_raggedrandom_page7";
   const Problem p = Problem::parse(whole);
   EXPECT_EQ(p.id(), whole);

@@ -52,16 +52,26 @@ std::vector<double> naive_row(const PlacedProblem& p, const AttentionInputs& in,
 }
 
 TEST(ReferenceTest, AgreesWithTheFormulaOnEveryKindOfProblem) {
-  for (const char* id :
-       {"b1_h1_s1_d1_fp32", "b2_h6_hk2_s37_d24_dv40_fp16_causal", "b1_h2_sq50_sk19_d64_bf16_causal_bshd",
-        "b1_h5_hk1_sq19_sk50_d80_fp16_causaltl_strided", "b1_h3_sq7_sk129_d33_dv5_fp32_scale0.5",
-        "b1_h2_s99_d16_fp16_causal_wl13", "b1_h2_sq40_sk90_d16_bf16_wl20_wr3", "b1_h2_sq90_sk40_d16_fp32_wl5_tl",
-        "b1_h4_hk2_sq3_sk200_d16_fp32_causal_wl33", "b2_h6_hk2_s37_d24_dv40_e4m3_perhead_causal",
-        "b1_h2_s50_d16_e5m2_ofp16", "b1_h2_s50_d16_e4m3_oe4m3_unscaled_strided", "b1_h2_s50_d16_fp16_softcap2",
-        "b2_h4_hk2_sq40_sk70_d16_bf16_causal_alibi", "b2_h3_sq40_sk30_d16_fp32_wr9_alibibatch",
-        "b2_h4_hk2_sq9_sk70_d16_fp32_kvint8_pertoken_causal",
-        "b2_h4_hk2_sq9_sk70_d16_bf16_kve4m3_pertoken_wl9_softcap5", "b1_h4_hk2_sq50_sk30_d16_fp16_causal_sink",
-        "b2_h4_s37_d24_e4m3_perhead_causal_softcap5_alibibatch_sink"}) {
+  for (const char* id : {"b1_h1_s1_d1_fp32",
+                         "b2_h6_hk2_s37_d24_dv40_fp16_causal",
+                         "b1_h2_sq50_sk19_d64_bf16_causal_bshd",
+                         "b1_h5_hk1_sq19_sk50_d80_fp16_causaltl_strided",
+                         "b1_h3_sq7_sk129_d33_dv5_fp32_scale0.5",
+                         "b1_h2_s99_d16_fp16_causal_wl13",
+                         "b1_h2_sq40_sk90_d16_bf16_wl20_wr3",
+                         "b1_h2_sq90_sk40_d16_fp32_wl5_tl",
+                         "b1_h4_hk2_sq3_sk200_d16_fp32_causal_wl33",
+                         "b2_h6_hk2_s37_d24_dv40_e4m3_perhead_causal",
+                         "b1_h2_s50_d16_e5m2_ofp16",
+                         "b1_h2_s50_d16_e4m3_oe4m3_unscaled_strided",
+                         "b1_h2_s50_d16_fp16_softcap2",
+                         "b2_h4_hk2_sq40_sk70_d16_bf16_causal_alibi",
+                         "b2_h3_sq40_sk30_d16_fp32_wr9_alibibatch",
+                         "b2_h4_hk2_sq9_sk70_d16_fp32_kvint8_pertoken_causal",
+                         "b2_h4_hk2_sq9_sk70_d16_dv34_fp32_kvint4_pertoken_causal_strided",
+                         "b2_h4_hk2_sq9_sk70_d16_bf16_kve4m3_pertoken_wl9_softcap5",
+                         "b1_h4_hk2_sq50_sk30_d16_fp16_causal_sink",
+                         "b2_h4_s37_d24_e4m3_perhead_causal_softcap5_alibibatch_sink"}) {
     const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
     const Reference ref = reference_forward(p, in, {});

@@ -143,5 +143,35 @@ TEST(CacheElementTest, EveryCodeIsExact) {
       }
 }
 
+// The words n, n * 0x01010101 and so on: each of the 16 codes in each of the eight places.
+TEST(CacheElementTest, EveryNibbleIsExact) {
+  constexpr int kWords = 128;
+  const auto word_of = [](int n) { return static_cast<std::uint32_t>(n % 16) << n / 16 * 4 ^ 0x5a3c0f96u; };
+  for (const auto& [element, dtype] : {std::pair("Element::kF16", DType::kF16), {"Element::kBF16", DType::kBF16}}) {
+    const std::string text = fmt::format(R"(#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/special_registers.cuh"
+#include "kernels/tile/cache_nibbles.cuh"
+namespace flashcore {{
+struct Params {{ unsigned* out; }};
+FC_KERNEL(32, 1) kernel(const __grid_constant__ Params p) {{
+  for (unsigned n = ptx::tid_x(); n < {}; n += 32) {{
+    unsigned pairs[4];
+    tile::widen_nibbles<{}>(n % 16 << n / 16 * 4 ^ 0x5a3c0f96u, pairs);
+    for (int i = 0; i < 4; ++i) ptx::st_global_u32(p.out + 4 * n + i, pairs[i]);
+  }}
+}}
+}}
+)",
+                                         kWords, element);
+    const std::vector<std::byte> made = run(text, kWords * 16);
+    for (int n = 0; n < kWords; ++n) {
+      const std::uint32_t word = word_of(n);
+      for (int i = 0; i < 8; ++i)  // pair i % 4 has the codes i % 4 and i % 4 + 4
+        EXPECT_EQ(load_element(dtype, made.data(), 8 * n + i % 4 * 2 + i / 4), load_element(DType::kInt4, &word, i))
+            << element << " word " << n << " code " << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flashcore

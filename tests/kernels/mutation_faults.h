@@ -184,6 +184,9 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kDeal = "sm80_decode_fwd/deal.cuh";
   static constexpr const char* kCodes = "sm80_decode_fwd/quantised.cuh";
   static constexpr const char* kWiden = "tile/cache_element.cuh";
+  static constexpr const char* kNibbles = "sm80_decode_fwd/nibbles.cuh";
+  static constexpr const char* kWidenNibbles = "tile/cache_nibbles.cuh";
+  static constexpr const char* kNibbleCache = "b2_h4_hk2_sq3_sk70_d64_bf16_kvint4_perhead_causal_raggedfull_page16";
   static constexpr const char* kMergeParts = "sm80_decode_fwd/merge.cuh";
   static constexpr const char* kKWide = "sm80_wide_fwd/kernel.cuh";
   static constexpr const char* kFinishWide = "sm80_wide_fwd/finish.cuh";
@@ -732,6 +735,23 @@ inline const std::vector<Mutation>& mutations() {
        "kOffsets = 0x64006400u", kWrong},
       {"codes_int8_of_wide_heads_without_a_sign", kDecode, "b2_h4_hk2_sq3_sk70_d160_bf16_kvint8", kWiden,
        "kOffset = 8388608.0f + 128.0f", "kOffset = 8388608.0f", kWrong},
+      {"nibbles_without_a_sign", kDecode, kNibbleCache, kWidenNibbles, "kLowOffsets = 0x64086408u",
+       "kLowOffsets = 0x64006400u", kWrong},
+      {"nibbles_of_odd_columns_without_a_sign", kDecode, kNibbleCache, kWidenNibbles, "kHighOffsets = 0x54805480u",
+       "kHighOffsets = 0x54005400u", kWrong},
+      {"nibbles_of_the_upper_bytes_as_the_lower", kDecode, kNibbleCache, kWidenNibbles, "codes >> 8 * i", "codes",
+       kWrong},
+      {"nibbles_q_in_the_order_of_bytes", kDecode, kNibbleCache, kNibbles, "chunk = d / 2 * 4 + lane % 4",
+       "chunk = d / 2 * 4 + lane / 2 % 2", kWrong},
+      {"nibbles_q_of_even_columns_alone", kDecode, kNibbleCache, kNibbles, "0x5410u : 0x7632u", "0x5410u : 0x5410u",
+       kWrong},
+      {"nibbles_columns_not_sorted", kDecode, kNibbleCache, kNibbles,
+       "acc_o[c + i][r] = columns[2 * i], acc_o[c + i][r + 1] = columns[2 * i + 1];", "", kWrong},
+      {"nibbles_keys_of_the_second_step_twice", kDecode, kNibbleCache, kNibbles,
+       "tile::widen_nibbles<operand_element(T)>(high, of_high);",
+       "tile::widen_nibbles<operand_element(T)>(low, of_high);", kWrong},
+      {"nibbles_naive_halves_swapped", kRef, "b2_h4_hk2_sq3_sk70_d64_fp16_kvint4", "tile/element_fp8.cuh",
+       "index % 2 * 4", "(1 - index % 2) * 4", kWrong},
       {"codes_factor_of_rows_dropped", kDecode, kPagedCodes, kKDecode, "tile::scale_rows(acc_s, factors);", "", kWrong},
       {"codes_factor_of_k_not_with_that_of_rows", kDecode, kPagedCodes, kKDecode, "factors[0] = factors[1] = factor_k;",
        "factors[0] = factors[1] = 1.0f;", kWrong},

@@ -266,7 +266,7 @@ bool is_valid(const char* candidate, const char* id) {
   }
 }
 
-// Quantised caches: int8, which has no NaN for the keys of a missing page, too.
+// Quantised caches: int8 and int4, which have no NaN for the keys of a missing page, too.
 class QuantisedCacheTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(QuantisedCacheTest, EveryTypeScalingAndLayout) {
@@ -280,7 +280,10 @@ TEST_P(QuantisedCacheTest, EveryTypeScalingAndLayout) {
                          "b3_h4_hk2_sq3_sk150_d64_bf16_kve4m3_pertoken_causal_bshd_raggedhalving_page16",
                          "b3_h2_sq5_sk70_d80_fp16_kvint8_pertoken_wl9_strided_softcap5_alibi_raggedrandom_page7",
                          "b2_h2_sq2_sk90_d256_bf16_kve5m2_pertoken_raggedhalving_page64",
-                         "b1_h2_sq12_sk700_d64_bf16_kve4m3_pertoken_raggedfull_page32"})
+                         "b1_h2_sq12_sk700_d64_bf16_kve4m3_pertoken_raggedfull_page32",
+                         "b3_h4_hk2_sq3_sk150_d128_bf16_kvint4_perhead_causal_bshd_raggedhalving_page16",
+                         "b3_h2_sq5_sk70_d96_dv32_fp16_kvint4_pertoken_wl9_strided_softcap5_alibi_raggedrandom_page7",
+                         "b2_h2_sq2_sk90_d256_bf16_kvint4_pertoken_raggedhalving_page64"})
     EXPECT_EQ(is_valid(GetParam(), id) ? PagedBatch(GetParam(), id).run() : "", "") << id;
 }
 
@@ -288,7 +291,8 @@ TEST_P(QuantisedCacheTest, HostileTablesGiveNaNAndTouchNothingElse) {
   for (const char* id : {"b3_h2_sq12_sk40_d64_fp16_kvint8_causal_raggedfull_page8",
                          "b3_h2_sq12_sk40_d64_bf16_kve4m3_perhead_causal_raggedfull_page8",
                          "b3_h2_sq12_sk40_d64_fp16_kve5m2_causal_raggedfull_page8",
-                         "b3_h2_sq12_sk40_d64_fp16_kvint8_pertoken_causal_raggedfull_page8"})
+                         "b3_h2_sq12_sk40_d64_fp16_kvint8_pertoken_causal_raggedfull_page8",
+                         "b3_h2_sq12_sk40_d64_bf16_kvint4_causal_raggedfull_page8"})
     try_hostile_tables(GetParam(), id);
 }
 
@@ -298,11 +302,14 @@ INSTANTIATE_TEST_SUITE_P(All, QuantisedCacheTest,
 
 // Without pages: packed, and dense.
 TEST(QuantisedCachesTest, DenseAndPacked) {
-  for (const char* id : {"b2_h4_hk2_sq3_sk70_d64_fp16_kve4m3", "b2_h4_hk2_sq3_sk70_d64_bf16_kvint8_perhead_causal",
-                         "b1_h4_hk1_sq2_sk90_d80_fp16_kve5m2_unscaled_strided",
-                         "b2_h4_hk2_sq3_sk300_d64_bf16_kvint8_pertoken_causal_bshd",
-                         "b3_h8_hk2_sq2_sk200_d256_bf16_kve5m2_strided_softcap5_alibi_raggedrandom",
-                         "b2_h3_hk1_sq20_sk100_d48_dv208_bf16_kve4m3_causal_wl30_bshd_raggedhalving"}) {
+  for (const char* id :
+       {"b2_h4_hk2_sq3_sk70_d64_fp16_kve4m3", "b2_h4_hk2_sq3_sk70_d64_bf16_kvint8_perhead_causal",
+        "b1_h4_hk1_sq2_sk90_d80_fp16_kve5m2_unscaled_strided",
+        "b2_h4_hk2_sq3_sk300_d64_bf16_kvint8_pertoken_causal_bshd",
+        "b2_h4_hk2_sq3_sk300_d64_bf16_kvint4_pertoken_causal_bshd", "b1_h4_hk1_sq2_sk90_d128_fp16_kvint4_strided",
+        "b3_h8_hk2_sq2_sk200_d192_dv224_bf16_kvint4_perhead_strided_sink_raggedrandom",
+        "b3_h8_hk2_sq2_sk200_d256_bf16_kve5m2_strided_softcap5_alibi_raggedrandom",
+        "b2_h3_hk1_sq20_sk100_d48_dv208_bf16_kve4m3_causal_wl30_bshd_raggedhalving"}) {
     const PlacedProblem problem = PlacedProblem::parse(id);
     for (const char* candidate : {kRef, kDecode, "sm80_decode_fwd"})
       if (is_valid(candidate, id)) {

@@ -151,7 +151,7 @@ std::string GlobalMemory::describe(const void* address) const {
   const std::ptrdiff_t offset = at - nearest->data();
   if (!nearest->label.layout) return fmt::format("{} + {}", name, offset);
   const TensorLayout& l = *nearest->label.layout;
-  std::int64_t rest = offset / static_cast<std::ptrdiff_t>(size_of(nearest->label.dtype));
+  std::int64_t rest = offset * 8 / bits_of(nearest->label.dtype);  // of int4 the first one of the byte
   // From the largest stride to the smallest, whatever the layout.
   struct Axis {
     const char* letter;

@@ -20,6 +20,8 @@ constexpr std::int64_t kVectorBytes = 16;
 
 DType dtype_of(Element element) { return static_cast<DType>(element); }
 std::int64_t size_of_element(Element element) { return static_cast<std::int64_t>(size_of(dtype_of(element))); }
+// Of an int4, 16 bytes are 32 elements.
+std::int64_t vector_elements(Element element) { return kVectorBytes * 8 / bits_of(dtype_of(element)); }
 
 std::string text_of(const Kind& kind) {
   std::string text = fmt::format(
@@ -30,15 +32,15 @@ std::string text_of(const Kind& kind) {
   return text + "}";
 }
 
-// Of elements of `item` bytes before and `to_item` after.
-bool is_aligned(const Operand& operand, std::int64_t item, std::int64_t to_item) {
-  const auto strides = [&](const Strides& s, std::int64_t bytes) {
-    return s.batch * bytes % kVectorBytes == 0 && s.head * bytes % kVectorBytes == 0 &&
-           s.row * bytes % kVectorBytes == 0;
+// Of elements of one type before and of another after.
+bool is_aligned(const Operand& operand, Element from, Element to) {
+  const auto strides = [&](const Strides& s, Element element) {
+    const std::int64_t of_vector = vector_elements(element);
+    return s.batch % of_vector == 0 && s.head % of_vector == 0 && s.row % of_vector == 0;
   };
   return reinterpret_cast<std::uintptr_t>(operand.from) % kVectorBytes == 0 &&
-         reinterpret_cast<std::uintptr_t>(operand.to) % kVectorBytes == 0 && operand.dim * item % kVectorBytes == 0 &&
-         strides(operand.from_stride, item) && strides(operand.to_stride, to_item);
+         reinterpret_cast<std::uintptr_t>(operand.to) % kVectorBytes == 0 && operand.dim % vector_elements(from) == 0 &&
+         strides(operand.from_stride, from) && strides(operand.to_stride, to);
 }
 
 struct HostInts {
@@ -183,9 +185,9 @@ bool fits_vectors(const Kind& kind, const AppendParams& params) {
   const std::int64_t rotary = params.rotary_dim * item;
   if (kind.rotary == Rotary::kHalf && rotary / 2 % kVectorBytes != 0) return false;
   if (kind.rotary == Rotary::kInterleaved && rotary % kVectorBytes != 0) return false;
-  const std::int64_t cache_item = size_of_element(element_of_cache(kind));
-  return is_aligned(params.k, item, cache_item) && is_aligned(params.v, item, cache_item) &&
-         (params.q.heads == 0 || is_aligned(params.q, item, item));
+  const Element own = kind.element, cache = element_of_cache(kind);
+  return is_aligned(params.k, own, cache) && is_aligned(params.v, own, cache) &&
+         (params.q.heads == 0 || is_aligned(params.q, own, own));
 }
 
 Launches launches_of(const Kind& kind, const AppendParams& params) {

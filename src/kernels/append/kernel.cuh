@@ -23,9 +23,11 @@ struct DeviceInts {
 
 constexpr int bytes_of_element(Element element) { return is_8bit(element) ? 1 : element == Element::kF32 ? 4 : 2; }
 
-// Elements that a thread moves at once.
+// Elements that a thread moves at once: 16 bytes, or one; of int4 two, which share a byte.
 template <Kind K, bool kVector>
-inline constexpr int kWidth = kVector ? 16 / bytes_of_element(K.element) : 1;
+inline constexpr int kWidth = kVector                          ? 16 / bytes_of_element(K.element)
+                              : K.cache == CacheElement::kInt4 ? 2
+                                                               : 1;
 
 template <Kind K>
 FC_DEVICE const char* at(const void* base, long long element) {
@@ -39,7 +41,8 @@ FC_DEVICE char* at(void* base, long long element) {
 // Element `element` of a cache.
 template <Kind K>
 FC_DEVICE char* at_cache(void* base, long long element) {
-  return static_cast<char*>(base) + element * bytes_of_element(element_of_cache(K));
+  if constexpr (K.cache == CacheElement::kInt4) return static_cast<char*>(base) + element / 2;
+  else return static_cast<char*>(base) + element * bytes_of_element(element_of_cache(K));
 }
 
 // As they are, NaN and all.
@@ -47,6 +50,10 @@ template <Kind K, bool kVector>
 FC_DEVICE void copy(const void* from, void* to) {
   if constexpr (kVector) {
     ptx::st_global_v4(to, ptx::ld_global_v4(from));
+  } else if constexpr (kWidth<K, false> == 2) {
+    constexpr Kind kOne = {K.element};
+    copy<kOne, false>(from, to);
+    copy<kOne, false>(at<K>(from, 1), at<K>(to, 1));
   } else if constexpr (is_8bit(K.element)) {
     ptx::st_global_u8(static_cast<unsigned char*>(to), ptx::ld_global_u8(static_cast<const unsigned char*>(from)));
   } else if constexpr (K.element == Element::kF32) {
@@ -66,7 +73,7 @@ FC_DEVICE float value_of(unsigned short bits) {
 template <Kind K, bool kVector>
 FC_DEVICE void load_values(const void* from, float (&values)[kWidth<K, kVector>]) {
   if constexpr (!kVector) {
-    values[0] = tile::load<K.element>(from, 0);
+    for (int i = 0; i < kWidth<K, false>; ++i) values[i] = tile::load<K.element>(from, i);
   } else {
     const ptx::Vector4 words = ptx::ld_global_v4(from);
     const unsigned all[4] = {words.x, words.y, words.z, words.w};
@@ -85,7 +92,7 @@ FC_DEVICE void load_values(const void* from, float (&values)[kWidth<K, kVector>]
 template <Kind K, bool kVector>
 FC_DEVICE void store_values(void* to, const float (&values)[kWidth<K, kVector>]) {
   if constexpr (!kVector) {
-    tile::store<K.element>(to, 0, values[0]);
+    for (int i = 0; i < kWidth<K, false>; ++i) tile::store<K.element>(to, i, values[i]);
   } else {
     unsigned all[4];
 #pragma unroll
@@ -99,11 +106,25 @@ FC_DEVICE void store_values(void* to, const float (&values)[kWidth<K, kVector>])
 
 constexpr bool quantises(const Kind& kind) { return kind.cache != CacheElement::kAsQ; }
 
+// int4: of 16 bytes of elements a word or half of one, else a byte.
+template <int kCount>
+FC_DEVICE void store_nibbles(void* to, const float (&values)[kCount], float factor) {
+  unsigned codes = 0;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) codes |= tile::int4_of_float(values[i] / factor) << 4 * i;
+  if constexpr (kCount == 8) ptx::st_global_u32(static_cast<unsigned*>(to), codes);
+  else if constexpr (kCount == 4)
+    ptx::st_global_u16(static_cast<unsigned short*>(to), static_cast<unsigned short>(codes));
+  else ptx::st_global_u8(static_cast<unsigned char*>(to), codes);
+}
+
 // Codes of a quantised cache: of 16 bytes of elements, four or two words.
 template <Kind K, bool kVector>
 FC_DEVICE void store_codes(void* to, const float (&values)[kWidth<K, kVector>], float factor) {
   constexpr Element kCache = element_of_cache(K);
-  if constexpr (!kVector) {
+  if constexpr (kCache == Element::kInt4) {
+    store_nibbles(to, values, factor);
+  } else if constexpr (!kVector) {
     ptx::st_global_u8(static_cast<unsigned char*>(to), tile::code_of_float<kCache>(values[0] / factor));
   } else {
 #pragma unroll
@@ -135,12 +156,16 @@ FC_DEVICE void turn(const AppendParams& params, long long angle, float& a, float
   a = turned;
 }
 
+template <Kind K, bool kVector>
+constexpr bool moves_whole_pairs() {
+  return K.rotary == Rotary::kInterleaved && kWidth<K, kVector> % 2 == 0;
+}
+
 // Parts of a row that threads take one by one: turned ones come first. Both elements of a pair are one thread's, so
 // that a row may be turned where it lies.
 template <Kind K, bool kVector>
 FC_DEVICE int turned_parts(const AppendParams& params) {
-  constexpr bool kWholePairs = kVector && K.rotary == Rotary::kInterleaved;
-  return params.rotary_dim / (kWholePairs ? 1 : 2) / kWidth<K, kVector>;
+  return params.rotary_dim / (moves_whole_pairs<K, kVector>() ? 1 : 2) / kWidth<K, kVector>;
 }
 
 // Calls body(first column, values) for the one or two pieces of a part.
@@ -149,7 +174,7 @@ FC_DEVICE void turn_part(const AppendParams& params, const void* from, long long
   constexpr int kW = kWidth<K, kVector>;
   const long long angles = position * params.angle_stride;
   float a[kW];
-  if constexpr (K.rotary == Rotary::kInterleaved && kVector) {
+  if constexpr (moves_whole_pairs<K, kVector>()) {
     load_values<K, kVector>(at<K>(from, part * kW), a);
 #pragma unroll
     for (int i = 0; i < kW; i += 2) turn<K>(params, angles + (part * kW + i) / 2, a[i], a[i + 1]);

@@ -39,7 +39,10 @@ inline float factor_of_row(float magnitude, bool has_finite, float largest) {
   return factor > kLeastNormal ? factor : kLeastNormal;
 }
 constexpr float largest_of(Element cache) {
-  return cache == Element::kE4M3 ? 448.0f : cache == Element::kE5M2 ? 57344.0f : 127.0f;
+  return cache == Element::kE4M3   ? 448.0f
+         : cache == Element::kE5M2 ? 57344.0f
+         : cache == Element::kInt4 ? 7.0f
+                                   : 127.0f;
 }
 
 // Rows of k and v, or of q: whose each is, and where it lies.

@@ -29,14 +29,13 @@ struct Config {
 
 constexpr int kMaxHeadDim = 256;
 
-// mma.m16n8k16 reads head_dim in steps of 16, of a quantised cache in pairs of them: ldmatrix brings 32 bytes of a row.
-// The rest is filled with zeros.
-constexpr int padded_dim(const Traits& t, int head_dim) {
-  return tile::round_up(head_dim, has_quantised_cache(t) ? 32 : 16);
-}
 // Of an element of K and V in shared memory.
-constexpr int cache_bytes(const Traits& t) { return has_quantised_cache(t) ? 1 : 2; }
-constexpr int chunk_columns(const Traits& t) { return 16 / cache_bytes(t); }
+constexpr int cache_bits(const Traits& t) { return has_nibbles(t) ? 4 : has_quantised_cache(t) ? 8 : 16; }
+constexpr int chunk_columns(const Traits& t) { return 128 / cache_bits(t); }
+// mma.m16n8k16 reads head_dim in steps of 16, of a quantised cache in pairs of them, or of int4 in fours: ldmatrix
+// brings 32 bytes of a row. The rest is filled with zeros.
+constexpr int code_steps(const Traits& t) { return 16 / cache_bits(t); }
+constexpr int padded_dim(const Traits& t, int head_dim) { return tile::round_up(head_dim, 16 * code_steps(t)); }
 constexpr int threads_per_block(const Config& c) { return c.row_warps * c.key_warps * 32; }
 constexpr int tile_rows(const Config& c) { return 16 * c.row_warps; }
 constexpr int keys_per_warp(const Config& c) { return c.block_n / c.key_warps; }
@@ -54,15 +53,13 @@ constexpr Element operand_element(const Traits& t) {
 }
 constexpr bool scales_q(const Traits& t) { return operand_element(t) != t.element; }
 // Fragments of Q at a time.
-constexpr int q_steps(const Traits& t) {
-  return keeps_q(t) ? padded_dim(t, t.head_dim) / 16 : has_quantised_cache(t) ? 2 : 1;
-}
+constexpr int q_steps(const Traits& t) { return keeps_q(t) ? padded_dim(t, t.head_dim) / 16 : code_steps(t); }
 constexpr int own_q_bytes(const Config& c, const Traits& t) { return keeps_q(t) ? 16 : q_bytes(c, t); }
 constexpr int k_bytes(const Config& c, const Traits& t) {
-  return c.block_n * padded_dim(t, t.head_dim) * cache_bytes(t);
+  return c.block_n * padded_dim(t, t.head_dim) * cache_bits(t) / 8;
 }
 constexpr int v_bytes(const Config& c, const Traits& t) {
-  return c.block_n * padded_dim(t, t.head_dim_v) * cache_bytes(t);
+  return c.block_n * padded_dim(t, t.head_dim_v) * cache_bits(t) / 8;
 }
 
 // O's columns in chunks of 8, all of them and those that one of the key warps merges.
@@ -85,9 +82,9 @@ constexpr int kEntries = 256;  // of the table of a ragged batch
 constexpr int kFlagBytes = 16;
 constexpr int table_bytes(const Traits& t) { return t.ragged ? 4 * kEntries : 16; }
 // Where keys lie, of two blocks; and of each block in the ring which of its keys are of a page that does not exist,
-// which int8 has no number for.
+// which int8 and int4 have no number for.
 constexpr int places_bytes(const Config& c) { return 2 * 8 * c.block_n; }
-constexpr bool marks_missing(const Traits& t) { return t.paged && t.cache == CacheElement::kInt8; }
+constexpr bool marks_missing(const Traits& t) { return t.paged && (t.cache == CacheElement::kInt8 || has_nibbles(t)); }
 // The factors of each block's keys and values, where each key has its own.
 constexpr int factors_bytes(const Config& c, const Traits& t) {
   return t.token_factors ? c.num_stages * 8 * c.block_n : 0;

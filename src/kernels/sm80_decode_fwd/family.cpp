@@ -26,12 +26,11 @@ std::int64_t units_of(const Problem& problem, int rows, std::int64_t keys) {
          std::max<std::int64_t>(1, (problem.seqlen_kv + keys - 1) / keys);
 }
 
-sm80_decode_fwd::Units units_of_strides(Operand operand, const TensorLayout& layout, std::int64_t element_bytes,
-                                        bool has_batches) {
-  const std::int64_t of_unit = 16 / element_bytes;  // elements
+sm80_decode_fwd::Units units_of_strides(Operand operand, const TensorLayout& layout, DType dtype, bool has_batches) {
+  const std::int64_t of_unit = 16 * 8 / bits_of(dtype);  // elements
   if (layout.span() / of_unit >= std::numeric_limits<std::uint32_t>::max() - 1)
     throw_bad_input("sm80_decode_fwd reaches 64 GB of a tensor, and {} spans {} bytes; use another family",
-                    to_string(operand), element_bytes * layout.span());
+                    to_string(operand), bytes_of(dtype, layout.span()));
   const auto units = [&](std::int64_t elements, std::int64_t extent) {
     return static_cast<unsigned>(extent <= 1 ? 0 : elements / of_unit);  // whose stride may be anything
   };
@@ -50,12 +49,14 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_ampere(problem, limits)) return reason;
-    const std::int64_t multiple = problem.has_quantised_cache() ? 16 : 8;
+    const std::int64_t multiple = problem.has_quantised_cache() ? 128 / bits_of(problem.cache_dtype()) : 8;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % multiple != 0 || dim > sm80_decode_fwd::kMaxHeadDim)
         return fmt::format("{} that are multiples of {} up to {} only, not {}: rows are copied in 16-byte pieces",
-                           problem.has_quantised_cache() ? "a cache of 8 bits with head dims" : "head dims", multiple,
-                           sm80_decode_fwd::kMaxHeadDim, dim);
+                           problem.has_quantised_cache()
+                               ? fmt::format("a cache of {} with head dims", to_string(problem.cache_dtype()))
+                               : "head dims",
+                           multiple, sm80_decode_fwd::kMaxHeadDim, dim);
     }
     if (auto reason = why_indices_overflow(problem)) return reason;
     if (problem.seqlen_q * problem.group_size() > kMostUnits / 2)
@@ -109,9 +110,8 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     params.by_group_size = tile::FastDivide::by(params.group_size);
     params.by_page_size = tile::FastDivide::by(static_cast<int>(std::max<std::int64_t>(problem.page_size, 1)));
     const bool has_batches = !problem.ragged() || problem.paged();
-    const auto element_bytes = static_cast<std::int64_t>(size_of(problem.cache_dtype()));
-    params.k_units = units_of_strides(Operand::kK, layouts.k, element_bytes, has_batches);
-    params.v_units = units_of_strides(Operand::kV, layouts.v, element_bytes, has_batches);
+    params.k_units = units_of_strides(Operand::kK, layouts.k, problem.cache_dtype(), has_batches);
+    params.v_units = units_of_strides(Operand::kV, layouts.v, problem.cache_dtype(), has_batches);
     if (problem.input_scaling() == Scaling::kToken &&
         descale_count(problem, layouts) >= std::numeric_limits<std::uint32_t>::max())
       throw_bad_input("sm80_decode_fwd reaches 2^32 - 2 factors of keys, and {} has {}; use another family",

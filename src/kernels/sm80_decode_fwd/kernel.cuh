@@ -373,7 +373,7 @@ struct Kernel : tile::Marks {
       const typename TileQ::Lane lane_q = lane_of_q(address_q(number));
 #pragma unroll
       for (int d = 0; d < kDim / 16; ++d) {
-        if constexpr (has_quantised_cache(T)) load_q_of_codes<TileQ>(q[d], own_q_rows(address_q(number)), lane, d);
+        if constexpr (has_quantised_cache(T)) load_q_of_codes<T, TileQ>(q[d], own_q_rows(address_q(number)), lane, d);
         else ptx::ldmatrix_x4(q[d], fragment<TileQ>(lane_q, 0, d));
       }
       if constexpr (scales_q(T)) {
@@ -424,19 +424,20 @@ struct Kernel : tile::Marks {
     const typename TileK::Lane lane_k =
         TileK::lane_columns_first(address_k(number) + key_warp * kKeys * TileK::kPitch, lane);
     tile::set_zero(acc_s);
+    constexpr int kSteps = code_steps(T);
 #pragma unroll
-    for (int d = 0; d < kDim / 16; d += 2) {
+    for (int d = 0; d < kDim / 16; d += kSteps) {
       const int at = keeps_q(T) ? d : 0;
       if constexpr (!keeps_q(T)) {
-        load_q_of_codes<TileQ>(q[0], own_q_rows(address_own_q()), lane, d);
-        load_q_of_codes<TileQ>(q[1], own_q_rows(address_own_q()), lane, d + 1);
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) load_q_of_codes<T, TileQ>(q[i], own_q_rows(address_own_q()), lane, d + i);
       }
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         unsigned codes[4];
-        ptx::ldmatrix_x4(codes, fragment<TileK>(lane_k, n, d / 2));
-        multiply_keys<T>(acc_s[2 * n], q[at], q[at + 1], codes[0], codes[1]);
-        multiply_keys<T>(acc_s[2 * n + 1], q[at], q[at + 1], codes[2], codes[3]);
+        ptx::ldmatrix_x4(codes, fragment<TileK>(lane_k, n, d / kSteps));
+        multiply_keys<T>(acc_s[2 * n], q, at, codes[0], codes[1]);
+        multiply_keys<T>(acc_s[2 * n + 1], q, at, codes[2], codes[3]);
       }
     }
     if constexpr (scales_q(T)) tile::scale_rows(acc_s, factors);
@@ -501,12 +502,13 @@ struct Kernel : tile::Marks {
         constexpr float kScale = T.token_factors ? 1.0f : weight_scale(T);  // else weights are scaled already
         const float scale[2] = {kScale, kScale};
         tile::pack_operand<operand_element(T)>(p, acc_s, n, scale);
+        constexpr int kSteps = code_steps(T);
 #pragma unroll
-        for (int d = 0; d < kDimV / 16; d += 2) {
+        for (int d = 0; d < kDimV / 16; d += kSteps) {
           unsigned codes[4];
-          ptx::ldmatrix_x4_trans(codes, fragment<TileV>(lane_v, n, d / 2));
-          multiply_values<T>(acc_o[2 * d], acc_o[2 * d + 1], p, codes[0], codes[1]);
-          multiply_values<T>(acc_o[2 * d + 2], acc_o[2 * d + 3], p, codes[2], codes[3]);
+          ptx::ldmatrix_x4_trans(codes, fragment<TileV>(lane_v, n, d / kSteps));
+          multiply_values<T>(acc_o, 2 * d, p, codes[0], codes[1]);
+          multiply_values<T>(acc_o, 2 * d + kSteps, p, codes[2], codes[3]);
         }
       } else {
         tile::pack_operand<T.element>(p, acc_s, n);

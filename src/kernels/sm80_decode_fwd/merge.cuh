@@ -68,17 +68,20 @@ struct Finish {
   FC_DEVICE int row(int r) const { return 16 * row_warp + tile::row_of_lane(lane, r); }
   FC_DEVICE int rows() const { return run.len_q * params.group_size - run.first_row; }
   FC_DEVICE int column(int chunk) const { return (key_warp * kChunks + chunk) * 8; }
-  // The lane's pair of columns in a chunk, from first_column() on. Of a quantised cache two chunks share 16 columns:
-  // see sort_columns.
+  // The lane's pair of columns in a chunk, from first_column() on. Of a quantised cache two chunks share 16 columns, of
+  // int4 four share 32: see sort_columns.
   FC_DEVICE int pair_column(int chunk) const {
     if constexpr (has_quantised_cache(T)) {
       const int own = key_warp * kChunks + chunk;
-      return own / 2 * 16 + own % 2 * 2;
+      constexpr int kShared = code_steps(T);
+      return own / kShared * (8 * kShared) + own % kShared * 2;
     } else {
       return column(chunk);
     }
   }
-  FC_DEVICE int first_column() const { return has_quantised_cache(T) ? lane % 4 * 4 : tile::column_of_lane(lane); }
+  FC_DEVICE int first_column() const {
+    return has_quantised_cache(T) ? lane % 4 * (2 * code_steps(T)) : tile::column_of_lane(lane);
+  }
 
   // --- parts ------------------------------------------------------------------------------------------------------
   // Maximum and sum of each row, then O by rows: those that exist, and no others, are what CTAs write and read.

@@ -1,26 +1,28 @@
 #pragma once
-// Multiplications with a quantised cache. K and V lie in shared memory as they are stored, a byte an element, and
-// become 16-bit operands in registers. ldmatrix moves pairs of bytes, so the columns of what a lane holds are others
-// than those of 16-bit tiles:
+// Multiplications with a quantised cache. K and V lie in shared memory as they are stored, a byte an element (int4:
+// nibbles.cuh), and become 16-bit operands in registers. ldmatrix moves pairs of bytes, so the columns of what a lane
+// holds are others than those of 16-bit tiles:
 //   Q·K  a lane has bytes 4t .. 4t+3 of 16 columns, t = lane % 4. A sum over columns has any order, so Q's fragments
 //        take the same one.
 //   P·V  a lane has columns 2g and 2g+1 of two keys, g = lane / 4: even columns make one multiplication and odd ones
 //        the next. sort_columns puts O in order at the end.
 
 #include "kernels/sm80_decode_fwd/config.h"
+#include "kernels/sm80_decode_fwd/nibbles.cuh"
 #include "kernels/tile/cache_element.cuh"
 #include "kernels/tile/shared_tile.cuh"
 #include "kernels/tile/softmax.cuh"
 
 namespace flashcore::sm80_decode_fwd {
 
-// kColumns elements of K or V a row; of a quantised cache two make one 16-bit column.
+// kColumns elements of K or V a row; of a quantised cache two make one 16-bit column, of int4 four.
 template <Traits T, int kColumns>
-using CacheTile = tile::SharedTile<kColumns * cache_bytes(T) / 2, tile::SharedLayout::kXor>;
+using CacheTile = tile::SharedTile<kColumns * cache_bits(T) / 16, tile::SharedLayout::kXor>;
 
 // Columns 16·d .. 16·d + 15 of 16 rows of Q, in the order of the codes.
-template <class Tile>
+template <Traits T, class Tile>
 FC_DEVICE void load_q_of_codes(unsigned (&q)[4], ptx::SharedAddress rows, int lane, int d) {
+  if constexpr (has_nibbles(T)) return load_q_of_nibbles<Tile>(q, rows, lane, d);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = lane / 4 + i % 2 * 8, chunk = 2 * d + lane % 4 / 2;
@@ -66,27 +68,38 @@ constexpr float weight_scale(const Traits& t) {
   return has_quantised_cache(t) && operand_element(t) == Element::kF16 ? 16384.0f : 1.0f;
 }
 
-// Eight keys and two steps of 16 columns.
-template <Traits T>
-FC_DEVICE void multiply_keys(float (&acc_s)[4], const unsigned (&q_low)[4], const unsigned (&q_high)[4], unsigned low,
-                             unsigned high) {
-  unsigned k[2];
-  tile::widen<operand_element(T), element_of_cache(T)>(low, k);
-  tile::mma<operand_element(T)>(acc_s, q_low, k[0], k[1]);
-  tile::widen<operand_element(T), element_of_cache(T)>(high, k);
-  tile::mma<operand_element(T)>(acc_s, q_high, k[0], k[1]);
+// Eight keys and the steps of 16 columns that two chunks of a row have, from step `at` of Q on.
+template <Traits T, int kSteps>
+FC_DEVICE void multiply_keys(float (&acc_s)[4], const unsigned (&q)[kSteps][4], int at, unsigned low, unsigned high) {
+  if constexpr (has_nibbles(T)) {
+    multiply_nibble_keys<T>(acc_s, q, at, low, high);
+  } else {
+    unsigned k[2];
+    tile::widen<operand_element(T), element_of_cache(T)>(low, k);
+    tile::mma<operand_element(T)>(acc_s, q[at], k[0], k[1]);
+    tile::widen<operand_element(T), element_of_cache(T)>(high, k);
+    tile::mma<operand_element(T)>(acc_s, q[at + 1], k[0], k[1]);
+  }
 }
 
 // 16 columns and two steps of eight keys.
 template <Traits T>
-FC_DEVICE void multiply_values(float (&acc_even)[4], float (&acc_odd)[4], const unsigned (&p)[4], unsigned low,
-                               unsigned high) {
+FC_DEVICE void multiply_byte_values(float (&acc_even)[4], float (&acc_odd)[4], const unsigned (&p)[4], unsigned low,
+                                    unsigned high) {
   constexpr unsigned kEvenThenOdd = 0x3120;
   unsigned of_low[2], of_high[2];
   tile::widen<operand_element(T), element_of_cache(T)>(ptx::prmt(low, 0u, kEvenThenOdd), of_low);
   tile::widen<operand_element(T), element_of_cache(T)>(ptx::prmt(high, 0u, kEvenThenOdd), of_high);
   tile::mma<operand_element(T)>(acc_even, p, of_low[0], of_high[0]);
   tile::mma<operand_element(T)>(acc_odd, p, of_low[1], of_high[1]);
+}
+
+// Two steps of eight keys, and the columns of O that one chunk of V's rows has, from chunk `chunk` of O on.
+template <Traits T, int kChunks>
+FC_DEVICE void multiply_values(float (&acc_o)[kChunks][4], int chunk, const unsigned (&p)[4], unsigned low,
+                               unsigned high) {
+  if constexpr (has_nibbles(T)) return multiply_nibble_values<T>(acc_o, chunk, p, low, high);
+  else return multiply_byte_values<T>(acc_o[chunk], acc_o[chunk + 1], p, low, high);
 }
 
 // Weights times the factors of their values, where each value has its own, in units of a power of two that the largest
@@ -143,6 +156,7 @@ FC_DEVICE void sort_columns(float (&acc_o)[kChunks][4], float first = 1.0f / wei
     const float undone[2] = {first, second};
     tile::scale_rows(acc_o, undone);
   }
+  if constexpr (has_nibbles(T)) return sort_nibble_columns(acc_o);
 #pragma unroll
   for (int c = 0; c < kChunks; c += 2)
 #pragma unroll

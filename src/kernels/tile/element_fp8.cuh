@@ -19,6 +19,9 @@ FC_DEVICE float float_of_fp8(unsigned bits) {
   return ptx::cvt_f32_f16(static_cast<unsigned short>((bits & 0x80u) << 8 | (bits & 0x7fu) << 7)) * 256.0f;
 }
 
+// The lower 4 bits, a two's complement.
+FC_DEVICE float float_of_int4(unsigned bits) { return static_cast<float>(static_cast<int>((bits & 0xfu) ^ 8u) - 8); }
+
 // Rounded to nearest even, saturating; NaN becomes 0x7f (cvt.rn.satfinite).
 template <Element E>
 FC_DEVICE unsigned fp8_of_float(float value) {
@@ -45,6 +48,11 @@ FC_DEVICE unsigned int8_of_float(float value) {
   return ptx::bits_of_float(clamped + kWhole) & 0xffu;
 }
 
+// The same of -7 to 7, in 4 bits: within int8's range their lower bits are the code.
+FC_DEVICE unsigned int4_of_float(float value) {
+  return int8_of_float(value > 7.0f ? 7.0f : value < -7.0f ? -7.0f : value) & 0xfu;
+}
+
 template <Element E>
 FC_DEVICE unsigned code_of_float(float value) {
   if constexpr (E == Element::kInt8) return int8_of_float(value);
@@ -54,7 +62,10 @@ FC_DEVICE unsigned code_of_float(float value) {
 // load and store of tile/element.cuh, for every element type.
 template <Element E>
 FC_DEVICE float load_any(const void* base, long long index) {
-  if constexpr (is_8bit(E)) return float_of_fp8<E>(ptx::ld_global_u8(static_cast<const unsigned char*>(base) + index));
+  if constexpr (E == Element::kInt4)
+    return float_of_int4(ptx::ld_global_u8(static_cast<const unsigned char*>(base) + index / 2) >> index % 2 * 4);
+  else if constexpr (is_8bit(E))
+    return float_of_fp8<E>(ptx::ld_global_u8(static_cast<const unsigned char*>(base) + index));
   else return load<E>(base, index);
 }
 

@@ -4,15 +4,15 @@
 
 namespace flashcore {
 
-// The values are those of core/dtype.h's DType.
-enum class Element : int { kF32, kF16, kBF16, kE4M3, kE5M2, kInt8 };
+// The values are those of core/dtype.h's DType. kInt4 is of caches alone, and has two elements a byte.
+enum class Element : int { kF32, kF16, kBF16, kE4M3, kE5M2, kInt8, kInt4 };
 
 constexpr bool is_8bit(Element element) {
   return element == Element::kE4M3 || element == Element::kE5M2 || element == Element::kInt8;
 }
 
 // What k and v store: q's type, or what a quantised cache has.
-enum class CacheElement : int { kAsQ, kE4M3, kE5M2, kInt8 };
+enum class CacheElement : int { kAsQ, kE4M3, kE5M2, kInt8, kInt4 };
 
 // Compile-time problem facts: template argument of every kernel, next to its Config. The table of a problem's fields
 // (core/problem_fields.h) gives each its value, by its name here.
@@ -64,11 +64,13 @@ constexpr bool transforms_scores(const Traits& t) { return t.softcap || t.alibi 
 constexpr bool has_score(const Traits& t) { return transforms_scores(t) || t.sink; }
 constexpr bool has_expression(const Traits& t) { return t.score_expression || t.mask_expression; }
 constexpr bool has_quantised_cache(const Traits& t) { return t.cache != CacheElement::kAsQ; }
+constexpr bool has_nibbles(const Traits& t) { return t.cache == CacheElement::kInt4; }
 constexpr Element element_of_cache(const Traits& t) {
   switch (t.cache) {
     case CacheElement::kE4M3: return Element::kE4M3;
     case CacheElement::kE5M2: return Element::kE5M2;
     case CacheElement::kInt8: return Element::kInt8;
+    case CacheElement::kInt4: return Element::kInt4;
     default: return t.element;
   }
 }

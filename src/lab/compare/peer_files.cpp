@@ -17,13 +17,13 @@ constexpr std::uint64_t kMaxFile = std::uint64_t{1} << 36;
 // Of a tensor however it lies, in C order.
 std::string dense_bytes(const HostTensor& tensor) {
   const TensorLayout& l = tensor.layout;
-  const std::size_t element = size_of(tensor.dtype), row_bytes = static_cast<std::size_t>(l.columns) * element;
-  std::string bytes(static_cast<std::size_t>(l.elements()) * element, '\0');
+  const std::size_t row_bytes = tensor.row_bytes();
+  std::string bytes(static_cast<std::size_t>(bytes_of(tensor.dtype, l.elements())), '\0');
   char* to = bytes.data();
   for (std::int64_t b = 0; b < l.batch; ++b)
     for (std::int64_t h = 0; h < l.heads; ++h)
       for (std::int64_t row = 0; row < l.rows; ++row, to += row_bytes)
-        std::memcpy(to, tensor.data.data() + static_cast<std::size_t>(l.offset(b, h, row)) * element, row_bytes);
+        std::memcpy(to, tensor.address(l.offset(b, h, row)), row_bytes);
   return bytes;
 }
 

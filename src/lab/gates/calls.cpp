@@ -49,8 +49,9 @@ OutputError distance(const JudgedCall& call, const ReplacedValues& replaced, con
   return compare_sample(call.problem, expected, call.oracle.rows, outputs);
 }
 
-// v doubled gives o doubled, exactly (of 8 bits: negated, negated; of int8: backwards, backwards): other content at the
-// same addresses, whose result needs no second reference. An output kept from the last call by address shows.
+// v doubled gives o doubled, exactly (of 8 bits: negated, negated; of int8 and int4: backwards, backwards): other
+// content at the same addresses, whose result needs no second reference. An output kept from the last call by address
+// shows.
 std::optional<CallFault> check_changed_content(const JudgedCall& call) {
   // Other checks may have used other addresses since: who keeps results by address is to have this one's at hand.
   (void)launch_once(call.device, call.operands, call.launch);

@@ -95,9 +95,10 @@ std::optional<CallFault> check_lengths(const JudgedCall& call, Extent extent, nl
 
 namespace {
 
-// NaN in the rows first .. end - 1, as padding that nobody wrote may hold. int8 has none, and keeps what it has.
+// NaN in the rows first .. end - 1, as padding that nobody wrote may hold. int8 and int4 have none, and keep what they
+// have.
 void spoil_rows(HostTensor& packed, std::int64_t first, std::int64_t end) {
-  if (packed.dtype == DType::kInt8) return;
+  if (is_integer(packed.dtype)) return;
   for (std::int64_t head = 0; head < packed.layout.heads; ++head)
     for (std::int64_t row = first; row < end; ++row)
       for (std::int64_t column = 0; column < packed.layout.columns; ++column)

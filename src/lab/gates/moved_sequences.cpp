@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "core/boundaries.h"
@@ -18,15 +17,11 @@ constexpr std::int64_t kMostMoved = 5;  // rows, and keys: no multiple of a tile
 // The first `count` rows to `by` rows later, and NaN before them, where the type has one.
 void move_rows(HostTensor& packed, std::int64_t count, std::int64_t by) {
   const TensorLayout& at = packed.layout;
-  const std::size_t element = size_of(packed.dtype);
   for (std::int64_t head = 0; head < at.heads && by > 0; ++head)
     for (std::int64_t row = count + by; row-- > 0;) {
       const std::int64_t to = at.offset(0, head, row);
-      if (row >= by)
-        std::memcpy(packed.data.data() + static_cast<std::size_t>(to) * element,
-                    packed.data.data() + static_cast<std::size_t>(at.offset(0, head, row - by)) * element,
-                    static_cast<std::size_t>(at.columns) * element);
-      else if (packed.dtype != DType::kInt8)
+      if (row >= by) copy_row(packed, to, packed, at.offset(0, head, row - by));
+      else if (!is_integer(packed.dtype))
         for (std::int64_t column = 0; column < at.columns; ++column)
           packed.set(0, head, row, column, std::numeric_limits<float>::quiet_NaN());
     }

@@ -110,7 +110,7 @@ void copy_rows(const Spoiled& spoiled, const AttentionOutputs& from, AttentionOu
 
 std::optional<CallFault> check_nan_of_v(const JudgedCall& call) {
   const PlacedProblem& problem = call.problem;
-  if (!is_on(Check::kNanOfV) || problem.cache_dtype() == DType::kInt8) return std::nullopt;
+  if (!is_on(Check::kNanOfV) || is_integer(problem.cache_dtype())) return std::nullopt;
   if (problem.batch * problem.heads_kv == 0) return std::nullopt;
   AttentionInputs inputs = call.oracle.inputs;
   const std::optional<Spoiled> spoiled =

@@ -58,7 +58,7 @@ constexpr Int32s kInt32s[] = {
 };
 
 std::size_t bytes_of(const TensorLayout& layout, DType dtype) {
-  return static_cast<std::size_t>(layout.span()) * size_of(dtype);
+  return static_cast<std::size_t>(bytes_of(dtype, layout.span()));
 }
 
 // Bits that may be anything in a finite number: the sign, and the mantissa but for its upper two, whose weight keeps
@@ -71,13 +71,14 @@ std::uint64_t free_bits(DType dtype) {
     case DType::kE4M3:
     case DType::kE5M2: return 0x8181'8181'8181'8181;
     case DType::kInt8: return 0x0101'0101'0101'0101;
+    case DType::kInt4: return 0x1111'1111'1111'1111;
   }
   throw_internal("no such dtype");
 }
 
 // Of 8-bit elements in `word`: those with the largest exponent keep their mantissa, whose bits tell a number from NaN.
 std::uint64_t kept_bits(DType dtype, std::uint64_t word) {
-  if (size_of(dtype) > 1 || dtype == DType::kInt8) return 0;
+  if (is_integer(dtype) || size_of(dtype) > 1) return 0;
   const std::uint64_t exponent = dtype == DType::kE4M3 ? 0x7878'7878'7878'7878 : 0x7C7C'7C7C'7C7C'7C7C;
   // One more in the exponent's last place reaches the sign's exactly from the largest.
   const std::uint64_t one = dtype == DType::kE4M3 ? 0x0808'0808'0808'0808 : 0x0404'0404'0404'0404;
@@ -128,12 +129,10 @@ bool all_poison(const std::byte* data, std::size_t bytes) {
 template <class Body>
 void for_each_row(const HostTensor& tensor, Body body) {
   const TensorLayout& l = tensor.layout;
-  const std::size_t element = size_of(tensor.dtype);
   parallel_for(l.batch * l.heads, 0, [&](std::int64_t bh) {
     for (std::int64_t row = 0; row < l.rows; ++row) {
-      const std::byte* begin =
-          tensor.data.data() + static_cast<std::size_t>(l.offset(bh / l.heads, bh % l.heads, row)) * element;
-      body(begin, begin + static_cast<std::size_t>(l.columns) * element);
+      const std::byte* begin = tensor.address(l.offset(bh / l.heads, bh % l.heads, row));
+      body(begin, begin + tensor.row_bytes());
     }
   });
 }
@@ -162,20 +161,24 @@ std::string_view ReplacedValues::did() const {
 
 ReplacedValues replace_values(HostTensor& tensor) {
   ReplacedValues replaced;
-  // Twice the largest of 8 bits is no number any more, and -128 of int8 has no negative.
-  if (tensor.dtype == DType::kInt8) replaced.columns_reversed = true;
+  // Twice the largest of 8 bits is no number any more, and -128 of int8 and -8 of int4 have no negative.
+  if (is_integer(tensor.dtype)) replaced.columns_reversed = true;
   else replaced.factor = size_of(tensor.dtype) == 1 ? -1 : 2;
   const TensorLayout& l = tensor.layout;
   parallel_for(l.batch * l.heads, 0, [&](std::int64_t bh) {
     for (std::int64_t row = 0; row < l.rows; ++row) {
       const std::int64_t first = l.offset(bh / l.heads, bh % l.heads, row);
-      if (replaced.columns_reversed)  // of bytes
-        std::reverse(tensor.data.begin() + first, tensor.data.begin() + first + l.columns);
-      else
+      if (replaced.columns_reversed) {
+        std::byte* begin = tensor.address(first);
+        std::reverse(begin, begin + tensor.row_bytes());
+        if (tensor.dtype == DType::kInt4)
+          std::for_each(begin, begin + tensor.row_bytes(), [](std::byte& pair) { pair = pair << 4 | pair >> 4; });
+      } else {
         for (std::int64_t c = 0; c < l.columns; ++c)
           store_element(
               tensor.dtype, tensor.data.data(), first + c,
               static_cast<float>(replaced.factor) * load_element(tensor.dtype, tensor.data.data(), first + c));
+      }
     }
   });
   return replaced;

@@ -95,10 +95,7 @@ Neighbourhood draw_neighbourhood(Draws& random, const PlacedProblem& alone, bool
 
 void copy_row(HostTensor& to, std::int64_t batch, std::int64_t head, std::int64_t row, const HostTensor& from,
               std::int64_t from_row) {
-  const auto element = static_cast<std::int64_t>(size_of(to.dtype));
-  std::memcpy(to.data.data() + to.layout.offset(batch, head, row) * element,
-              from.data.data() + from.layout.offset(0, head, from_row) * element,
-              static_cast<std::size_t>(to.layout.columns * element));
+  copy_row(to, to.layout.offset(batch, head, row), from, from.layout.offset(0, head, from_row));
 }
 
 // Where rows of q and keys of sequence `s` begin in packed tensors.
