@@ -746,7 +746,7 @@ inline const std::vector<Mutation>& mutations() {
       {"nibbles_q_of_even_columns_alone", kDecode, kNibbleCache, kNibbles, "0x5410u : 0x7632u", "0x5410u : 0x5410u",
        kWrong},
       {"nibbles_columns_not_sorted", kDecode, kNibbleCache, kNibbles,
-       "acc_o[c + i][r] = columns[2 * i], acc_o[c + i][r + 1] = columns[2 * i + 1];", "", kWrong},
+       "acc_o[c + i][r] = columns[2 * i], acc_o[c + i][r + 1] = columns[2 * i + 1];", ";", kWrong},
       {"nibbles_keys_of_the_second_step_twice", kDecode, kNibbleCache, kNibbles,
        "tile::widen_nibbles<operand_element(T)>(high, of_high);",
        "tile::widen_nibbles<operand_element(T)>(low, of_high);", kWrong},

@@ -141,12 +141,14 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     struct Ring {
       int key_warps, block_n, num_stages, ctas_per_sm;
     };
-    // The first is for codes, whose blocks have half the bytes: twice the keys are as much on the way, in half the
-    // steps.
-    constexpr Ring kRings[] = {{4, 128, 2, 2}, {4, 64, 3, 2}, {4, 64, 2, 2}, {4, 64, 4, 1}, {4, 64, 3, 1},
-                               {4, 64, 2, 1},  {2, 32, 4, 2}, {2, 32, 3, 2}, {2, 64, 4, 1}, {2, 64, 3, 1},
-                               {2, 32, 4, 1},  {2, 32, 3, 1}, {2, 32, 2, 1}, {1, 16, 2, 1}};
-    const std::span<const Ring> rings = std::span(kRings).subspan(problem.has_quantised_cache() ? 0 : 1);
+    // The second is for codes of 8 bits, whose blocks have half the bytes: twice the keys are as much on the way, in
+    // half the steps. The first is for int4, whose blocks have half of that again.
+    constexpr Ring kRings[] = {{4, 128, 3, 2}, {4, 128, 2, 2}, {4, 64, 3, 2}, {4, 64, 2, 2}, {4, 64, 4, 1},
+                               {4, 64, 3, 1},  {4, 64, 2, 1},  {2, 32, 4, 2}, {2, 32, 3, 2}, {2, 64, 4, 1},
+                               {2, 64, 3, 1},  {2, 32, 4, 1},  {2, 32, 3, 1}, {2, 32, 2, 1}, {1, 16, 2, 1}};
+    const std::span<const Ring> rings = std::span(kRings).subspan(problem.kv_dtype == DType::kInt4 ? 0
+                                                                  : problem.has_quantised_cache()  ? 1
+                                                                                                   : 2);
     const std::int64_t rows = problem.seqlen_q * problem.group_size();
     for (int row_warps = rows <= 16 ? 1 : rows <= 32 ? 2 : 4; row_warps >= 1; row_warps /= 2) {
       for (const Ring& ring : rings) {
