@@ -107,6 +107,11 @@ std::vector<std::int64_t> smaller_head_dims(std::int64_t size) {
   return sizes;
 }
 
+// Two columns of int4 share a byte.
+void fill_bytes(Problem& p) {
+  if (p.kv_dtype == DType::kInt4) p.head_dim += p.head_dim % 2, p.head_dim_v += p.head_dim_v % 2;
+}
+
 // `from` with each of `sizes` put in by `edit`.
 template <class Edit>
 std::vector<Problem> with_each(const Problem& from, const std::vector<std::int64_t>& sizes, const Edit& edit) {
@@ -209,7 +214,7 @@ void draw_page_size(Problem& p, Draws& draws) {
   if (p.ragged() && draws.one_in(2)) p.page_size = draws.pick(kPageSizes);
   if (p.is_8bit() || !draws.one_in(p.ragged() ? 3 : 12)) return;
   p.kv_dtype = draws.pick(kCaches);
-  if (p.kv_dtype == DType::kInt4) p.head_dim += p.head_dim % 2, p.head_dim_v += p.head_dim_v % 2;
+  fill_bytes(p);
   const bool may_be_of_tokens = p.paged() || !p.ragged();
   const Scaling scaling = may_be_of_tokens ? draws.pick(kScalingsOfCaches) : draws.pick(kScalings8);
   if (scaling != p.usual_scaling()) p.scaling = scaling;
@@ -261,12 +266,16 @@ std::vector<Problem> fewer_keys(const Problem& from) {
 std::vector<Problem> smaller_head_dim(const Problem& from) {
   return with_each(from, smaller_head_dims(from.head_dim), [](Problem& p, std::int64_t size) {
     p.head_dim = size, p.head_dim_v = std::min(p.head_dim_v, size);
+    fill_bytes(p);
   });
 }
 
 std::vector<Problem> smaller_head_dim_v(const Problem& from) {
   std::vector<Problem> problems =
-      with_each(from, smaller_head_dims(from.head_dim_v), [](Problem& p, std::int64_t size) { p.head_dim_v = size; });
+      with_each(from, smaller_head_dims(from.head_dim_v), [](Problem& p, std::int64_t size) {
+        p.head_dim_v = size;
+        fill_bytes(p);
+      });
   problems.emplace_back(from).head_dim_v = from.head_dim;
   return problems;
 }

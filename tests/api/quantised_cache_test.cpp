@@ -172,7 +172,7 @@ TEST(QuantisedCacheTest, WhatDoesNotFitIsRefused) {
   refused(bad, "kv_dtype is 2; use FC_E4M3 (3), FC_E5M2 (4), FC_INT8 (5) or FC_INT4 (6)", nothing);
   bad = paged(), bad.kv_dtype = FC_INT4, bad.head_dim = 15, bad.head_dim_v = 16;
   refused(bad, "two columns share a byte", nothing);
-  bad = paged(), bad.kv_dtype = FC_INT4, bad.k = {16 * 8 + 1, 16 * 4, 16}, bad.given |= FC_GIVEN_K_STRIDES;
+  bad = paged(), bad.kv_dtype = FC_INT4, bad.k_strides = fc_strides{16 * 8 + 1, 16 * 4, 16};
   refused(bad, "k has stride 129 along batch; give an even one: two elements of int4 share a byte", nothing);
   bad = paged(), bad.dtype = FC_INT8;
   refused(bad, "dtype is 5; use FC_FP32 (0)", nothing);
