@@ -20,6 +20,12 @@ struct Sequence {
 };
 
 constexpr int bytes_of(Element element) { return is_8bit(element) ? 1 : element == Element::kF32 ? 4 : 2; }
+// Of so many elements of K or V.
+template <Traits T>
+FC_DEVICE long long cache_bytes(long long elements) {
+  if constexpr (has_nibbles(T)) return elements / 2;
+  else return elements * bytes_of(element_of_cache(T));
+}
 
 FC_DEVICE int load_length(const int* address) {
   return static_cast<int>(ptx::bits_of_float(ptx::ld_global_f32(reinterpret_cast<const float*>(address))));
@@ -89,8 +95,8 @@ FC_DEVICE ForwardParams params_of(const ForwardParams& bounds, const RaggedParam
                                   int head) {
   ForwardParams one = bounds;
   one.q = static_cast<const char*>(bounds.q) + s.first_q * bounds.q_stride.row * bytes_of(T.element);
-  one.k = static_cast<const char*>(bounds.k) + s.first_kv * bounds.k_stride.row * bytes_of(element_of_cache(T));
-  one.v = static_cast<const char*>(bounds.v) + s.first_kv * bounds.v_stride.row * bytes_of(element_of_cache(T));
+  one.k = static_cast<const char*>(bounds.k) + cache_bytes<T>(s.first_kv * bounds.k_stride.row);
+  one.v = static_cast<const char*>(bounds.v) + cache_bytes<T>(s.first_kv * bounds.v_stride.row);
   one.o = static_cast<char*>(bounds.o) + s.first_q * bounds.o_stride.row * bytes_of(T.output);
   if (bounds.lse) one.lse = bounds.lse + s.first_q + static_cast<long long>(head) * (ragged.total_q - s.len_q);
   one.batch = 1;
