@@ -207,7 +207,10 @@ class Server:
 
         if self.problem is None or self.problem.key != (request["problem"], request["seed"]):
             self.problem = None  # its memory first
-            self.problem = Problem(request, self.device)
+            try:
+                self.problem = Problem(request, self.device)
+            except Refused as refused:
+                return {"refused": str(refused)}
         try:
             with torch.no_grad():
                 call = flashcore_call(self.problem, request["candidate"]) if request["party"] == "flashcore" else peer_call(request["party"], self.problem)

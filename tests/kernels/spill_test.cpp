@@ -76,6 +76,13 @@ Problem draw_quantised_problem(std::mt19937_64& random, const std::vector<DType>
   return problem;
 }
 
+Problem draw_int4_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_quantised_problem(random, dtypes);
+  problem.kv_dtype = DType::kInt4;
+  problem.head_dim = (problem.head_dim + 31) / 32 * 32, problem.head_dim_v = (problem.head_dim_v + 31) / 32 * 32;
+  return problem;
+}
+
 // Of ragged batches with functions of the user's own.
 Problem draw_expressed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
   Problem problem = draw_paged_problem(random, dtypes);
@@ -166,6 +173,9 @@ TEST(SpillQuantised, NoAcceptedConfigOfSm80Decode) {
 }
 TEST(SpillTransposed, NoAcceptedConfigOfSm90Fp8) {
   expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_transposed_problem);
+}
+TEST(SpillInt4, NoAcceptedConfigOfSm80Decode) {
+  expect_no_spills(family_by_name("sm80_decode_fwd"), draw_int4_problem);
 }
 TEST(SpillWide, NoAcceptedConfigOfSm80Wide) { expect_no_spills(family_by_name("sm80_wide_fwd"), draw_wide_problem); }
 TEST(SpillExpressed, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_expressed_problem); }

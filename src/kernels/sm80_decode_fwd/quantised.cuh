@@ -20,14 +20,19 @@ template <Traits T, int kColumns>
 using CacheTile = tile::SharedTile<kColumns * cache_bits(T) / 16, tile::SharedLayout::kXor>;
 
 // Columns 16·d .. 16·d + 15 of 16 rows of Q, in the order of the codes.
-template <Traits T, class Tile>
-FC_DEVICE void load_q_of_codes(unsigned (&q)[4], ptx::SharedAddress rows, int lane, int d) {
-  if constexpr (has_nibbles(T)) return load_q_of_nibbles<Tile>(q, rows, lane, d);
+template <class Tile>
+FC_DEVICE void load_q_of_bytes(unsigned (&q)[4], ptx::SharedAddress rows, int lane, int d) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = lane / 4 + i % 2 * 8, chunk = 2 * d + lane % 4 / 2;
     q[i] = ptx::ld_shared_u32(rows + Tile::offset(row, chunk) + lane % 2 * 8 + i / 2 * 4);
   }
+}
+
+template <Traits T, class Tile>
+FC_DEVICE void load_q_of_codes(unsigned (&q)[4], ptx::SharedAddress rows, int lane, int d) {
+  if constexpr (has_nibbles(T)) load_q_of_nibbles<Tile>(q, rows, lane, d);
+  else load_q_of_bytes<Tile>(q, rows, lane, d);
 }
 
 // Rows of bf16 as fp16, each times a power of two that brings its largest finite magnitude to 2^14 and more; `undone`:
@@ -147,16 +152,9 @@ FC_DEVICE void multiply_columns(float (&acc_s)[kTiles][4], const float (&factors
     for (int i = 0; i < 4; ++i) acc_s[n][i] *= factors[n][i % 2];
 }
 
-// From even and odd columns, 4t, 4t+2 and 4t+1, 4t+3 of 16, to pairs: 4t, 4t+1 and 4t+2, 4t+3. O is what it stands for
-// after that.
-template <Traits T, int kChunks>
-FC_DEVICE void sort_columns(float (&acc_o)[kChunks][4], float first = 1.0f / weight_scale(T),
-                            float second = 1.0f / weight_scale(T)) {
-  if constexpr (weight_scale(T) != 1.0f) {
-    const float undone[2] = {first, second};
-    tile::scale_rows(acc_o, undone);
-  }
-  if constexpr (has_nibbles(T)) return sort_nibble_columns(acc_o);
+// From even and odd columns, 4t, 4t+2 and 4t+1, 4t+3 of 16, to pairs: 4t, 4t+1 and 4t+2, 4t+3.
+template <int kChunks>
+FC_DEVICE void sort_byte_columns(float (&acc_o)[kChunks][4]) {
 #pragma unroll
   for (int c = 0; c < kChunks; c += 2)
 #pragma unroll
@@ -164,6 +162,18 @@ FC_DEVICE void sort_columns(float (&acc_o)[kChunks][4], float first = 1.0f / wei
       const float second = acc_o[c][r + 1];
       acc_o[c][r + 1] = acc_o[c + 1][r], acc_o[c + 1][r] = second;
     }
+}
+
+// O is what it stands for after that.
+template <Traits T, int kChunks>
+FC_DEVICE void sort_columns(float (&acc_o)[kChunks][4], float first = 1.0f / weight_scale(T),
+                            float second = 1.0f / weight_scale(T)) {
+  if constexpr (weight_scale(T) != 1.0f) {
+    const float undone[2] = {first, second};
+    tile::scale_rows(acc_o, undone);
+  }
+  if constexpr (has_nibbles(T)) sort_nibble_columns(acc_o);
+  else sort_byte_columns(acc_o);
 }
 
 // NaN to the scores of keys whose page does not exist; `marks`: a word for each key from the lane's first on.
