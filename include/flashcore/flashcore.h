@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 11
+#define FC_ABI_VERSION 12
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -51,7 +51,7 @@ typedef enum fc_dtype {
   FC_INT8 = 5, /* of a quantised cache alone: -127 to 127 are written, -128 to 127 read. Since ABI version 9 */
   /* Of a quantised cache alone: two elements a byte, the even column in the lower half, each a two's complement of 4
    * bits; -8 to 7 are read. head_dim, head_dim_v and the strides of k and v, which count elements, are even; for the
-   * fastest kernel multiples of 32. Since ABI version 10 */
+   * fastest kernel multiples of 32. Since ABI version 12 */
   FC_INT4 = 6
 } fc_dtype;
 
