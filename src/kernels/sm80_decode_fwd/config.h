@@ -7,7 +7,8 @@
 namespace flashcore::sm80_decode_fwd {
 
 struct Config {
-  int row_warps = 1;    // of 16 query rows each, which read the same keys
+  int warp_rows = 16;   // query rows of a warp; 8: keys are the rows of multiplications (keys_first.cuh)
+  int row_warps = 1;    // that read the same keys, each for its query rows
   int key_warps = 4;    // warps that share their rows, each with its part of a block's keys
   int block_n = 64;     // keys of one step
   int num_stages = 3;   // blocks of K and V in shared memory
@@ -17,6 +18,7 @@ struct Config {
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
+    visit("warp_rows", &Config::warp_rows, 8, 16);
     visit("row_warps", &Config::row_warps, 1, 2, 4);
     visit("key_warps", &Config::key_warps, 1, 2, 4, 8);
     visit("block_n", &Config::block_n, 16, 32, 64, 128);
@@ -37,7 +39,8 @@ constexpr int chunk_columns(const Traits& t) { return 128 / cache_bits(t); }
 constexpr int code_steps(const Traits& t) { return 16 / cache_bits(t); }
 constexpr int padded_dim(const Traits& t, int head_dim) { return tile::round_up(head_dim, 16 * code_steps(t)); }
 constexpr int threads_per_block(const Config& c) { return c.row_warps * c.key_warps * 32; }
-constexpr int tile_rows(const Config& c) { return 16 * c.row_warps; }
+constexpr int tile_rows(const Config& c) { return c.warp_rows * c.row_warps; }
+constexpr bool keys_first(const Config& c) { return c.warp_rows == 8; }
 constexpr int keys_per_warp(const Config& c) { return c.block_n / c.key_warps; }
 // What is dealt out: one block, or the blocks of a part.
 constexpr int unit_blocks(const Config& c) { return c.split_keys == 0 ? 1 : c.split_keys / c.block_n; }
@@ -65,9 +68,11 @@ constexpr int v_bytes(const Config& c, const Traits& t) {
 // O's columns in chunks of 8, all of them and those that one of the key warps merges.
 constexpr int all_chunks(const Traits& t) { return padded_dim(t, t.head_dim_v) / 8; }
 constexpr int warp_chunks(const Config& c, const Traits& t) { return (all_chunks(t) + c.key_warps - 1) / c.key_warps; }
-// Through which the key warps of some rows merge: a slot for each of the others.
+// Through which the key warps of some rows merge: a slot for each of the others. Of eight rows two chunks are handed
+// over as one.
+constexpr int exchange_chunks(const Config& c, const Traits& t) { return warp_chunks(c, t) / (16 / c.warp_rows); }
 constexpr int exchange_bytes(const Config& c, const Traits& t) {
-  return c.key_warps * (c.key_warps - 1) * tile::partial_bytes(warp_chunks(c, t));
+  return c.key_warps * (c.key_warps - 1) * tile::partial_bytes(exchange_chunks(c, t));
 }
 // A stage: a block of K and V, and Q where a tile begins. Where one ends, its last stage is where warps merge.
 constexpr int stage_bytes(const Config& c, const Traits& t) {
@@ -113,6 +118,8 @@ constexpr int registers_of_thread(const Config& c, int of_multiprocessor = 65536
 // more chunks of O each to merge, and few threads more copies each; functions of scores have slopes and bounds. Fitted
 // to compilations for sm_80 and sm_90.
 constexpr int registers_needed(const Config& c, const Traits& t) {
+  if (keys_first(c))
+    return padded_dim(t, t.head_dim_v) / 4 + keys_per_warp(c) / 4 + 2 * q_steps(t) + (has_quantised_cache(t) ? 70 : 60);
   const int acc_o = padded_dim(t, t.head_dim_v) / 2;
   const int acc_s = keys_per_warp(c) / 2;
   const int q = 4 * q_steps(t);
@@ -134,6 +141,12 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
 constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
   if (t.element == Element::kF32) return "fp16 and bf16 only";
+  if (keys_first(c) && c.row_warps != 1) return "one warp of 8 query rows, or up to four of 16";
+  if (keys_first(c) && c.split_keys != 0) return "the bits of parts of split_keys keys are those of 16 query rows";
+  if (keys_first(c) && (all_chunks(t) % (2 * c.key_warps) != 0 || all_chunks(t) % (code_steps(t) * c.key_warps) != 0))
+    return "with 8 query rows each key warp merges an even number of eight columns, and of codes whole words";
+  if (keys_first(c) && (transforms_scores(t) || t.token_factors || !keeps_q(t)))
+    return "8 query rows have no functions of scores, no factors for each key and no more than 128 columns";
   if (c.block_n % (16 * c.key_warps) != 0) return "block_n must be a multiple of 16 keys per warp (16 * key_warps)";
   if (c.row_warps * c.key_warps > 16) return "more than 16 warps";
   if (c.split_keys % c.block_n != 0) return "split_keys must be a multiple of block_n";

@@ -6,6 +6,7 @@
 #include "kernels/sm80_decode_fwd/deal.cuh"
 #include "kernels/sm80_decode_fwd/merge.cuh"
 #include "kernels/sm80_decode_fwd/pieces.cuh"
+#include "kernels/sm80_decode_fwd/keys_first.cuh"
 #include "kernels/sm80_decode_fwd/quantised.cuh"
 #include "kernels/tile/score.cuh"
 #include "kernels/tile/shared_tile.cuh"
@@ -57,9 +58,11 @@ struct Kernel : tile::Marks {
   float of_keys[kLookUps], of_values[kLookUps];
 
   // State of this warp's rows.
-  unsigned q[q_steps(T)][4];
-  float acc_o[kDimV / 8][4];
-  tile::OnlineSoftmax softmax;
+  static constexpr int kWords = keys_first(C) ? 2 : 4;  // of a lane in eight keys, or columns of O, or 16 of Q
+  using Scores = float[kKeyTiles][kWords];
+  unsigned q[q_steps(T)][kWords];
+  float acc_o[kDimV / 8][kWords];
+  typename Choice<keys_first(C), SoftmaxOfEight, tile::OnlineSoftmax>::Type softmax;
   float slopes[2];
   float factor_k;    // of a quantised cache
   ValueUnit unit;    // where each value has a factor of its own
@@ -369,7 +372,9 @@ struct Kernel : tile::Marks {
   FC_DEVICE void begin_run(int number, const Run& run) {
     if constexpr (T.token_factors) factor_k = 1.0f;
     else if constexpr (has_quantised_cache(T)) factor_k = tile::descale(descales->descale_k, run.batch, run.head_kv);
-    if constexpr (keeps_q(T)) {
+    if constexpr (keys_first(C)) {
+      begin_eight_rows(own_q_rows(address_q(number)));
+    } else if constexpr (keeps_q(T)) {
       const typename TileQ::Lane lane_q = lane_of_q(address_q(number));
 #pragma unroll
       for (int d = 0; d < kDim / 16; ++d) {
@@ -401,26 +406,43 @@ struct Kernel : tile::Marks {
   // Before a run and after its end, when the compiler need not keep what was there.
   FC_DEVICE void clear() {
 #pragma unroll
-    for (int d = 0; d < q_steps(T); ++d) q[d][0] = q[d][1] = q[d][2] = q[d][3] = 0;
+    for (int d = 0; d < q_steps(T); ++d)
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) q[d][i] = 0;
     softmax.reset();
     if constexpr (T.token_factors) unit.reset();
     tile::set_zero(acc_o);
   }
+  FC_DEVICE void begin_eight_rows(ptx::SharedAddress rows) {
+#pragma unroll
+    for (int d = 0; d < kDim / 16; ++d) {
+      if constexpr (has_quantised_cache(T)) load_q_of_codes<T, TileQ>(q[d], rows, lane, d);
+      else load_q_of_eight<TileQ>(q[d], rows, lane, d);
+    }
+    if constexpr (scales_q(T)) {
+      float own[1] = {factor_k};
+      scale_rows_to_f16(q, own);
+      spread_rows(factors, own[0], lane);
+    }
+  }
   // The lane's rows, among all of the sequence and key head.
   FC_DEVICE int own_row(const Run& run, int r) const {
+    if constexpr (keys_first(C)) return run.first_row + tile::column_of_lane(lane) + r;
     return run.first_row + 16 * row_warp + tile::row_of_lane(lane, r);
   }
   FC_DEVICE ptx::SharedAddress own_q_rows(ptx::SharedAddress tile) const {
     return tile + 16 * row_warp * TileQ::kPitch;
   }
+  // The lane's first key in its warp's part of a block.
+  FC_DEVICE int own_key() const { return keys_first(C) ? lane / 4 : tile::column_of_lane(lane); }
   FC_DEVICE typename TileQ::Lane lane_of_q(ptx::SharedAddress tile) const {
     return TileQ::lane_rows_first(own_q_rows(tile), lane);
   }
   // Of the lane's first key in a block.
   FC_DEVICE ptx::SharedAddress own_factors(int number) const {
-    return address_factors(number) + 4 * (key_warp * kKeys + tile::column_of_lane(lane));
+    return address_factors(number) + 4 * (key_warp * kKeys + own_key());
   }
-  FC_DEVICE void scores_of_codes(float (&acc_s)[kKeyTiles][4], int number) {
+  FC_DEVICE void scores_of_codes(Scores& acc_s, int number) {
     const typename TileK::Lane lane_k =
         TileK::lane_columns_first(address_k(number) + key_warp * kKeys * TileK::kPitch, lane);
     tile::set_zero(acc_s);
@@ -447,10 +469,32 @@ struct Kernel : tile::Marks {
       multiply_columns(acc_s, own);
     }
     if constexpr (marks_missing(T))
-      spoil_missing(acc_s, address_missing(number) + 4 * (key_warp * kKeys + tile::column_of_lane(lane)));
+      spoil_missing(acc_s, address_missing(number) + 4 * (key_warp * kKeys + own_key()));
   }
-  FC_DEVICE void scores(float (&acc_s)[kKeyTiles][4], int number) {
-    if constexpr (has_quantised_cache(T)) return scores_of_codes(acc_s, number);
+  FC_DEVICE void scores_of_eight(Scores& acc_s, int number) {
+    const typename TileK::Lane lane_k =
+        TileK::lane_columns_first(address_k(number) + key_warp * kKeys * TileK::kPitch, lane);
+    tile::set_zero(acc_s);
+    constexpr int kSteps = code_steps(T);
+#pragma unroll
+    for (int d = 0; d < kDim / 16; d += kSteps) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        unsigned codes[4];
+        ptx::ldmatrix_x4(codes, fragment<TileK>(lane_k, n, d / kSteps));
+        multiply_sixteen_keys<T>(acc_s[2 * n], acc_s[2 * n + 1], q, d, codes);
+      }
+    }
+    if constexpr (scales_q(T)) scale_eight_rows(acc_s, factors);
+    if constexpr (marks_missing(T))
+      spoil_missing_keys(acc_s, address_missing(number) + 4 * (key_warp * kKeys + own_key()));
+  }
+  FC_DEVICE void scores(Scores& acc_s, int number) {
+    if constexpr (keys_first(C)) return scores_of_eight(acc_s, number);
+    else if constexpr (has_quantised_cache(T)) return scores_of_codes(acc_s, number);
+    else return scores_of_sixteen(acc_s, number);
+  }
+  FC_DEVICE void scores_of_sixteen(Scores& acc_s, int number) {
     const typename TileQ::Lane lane_q = lane_of_q(address_own_q());
     const typename TileK::Lane lane_k =
         TileK::lane_columns_first(address_k(number) + key_warp * kKeys * TileK::kPitch, lane);
@@ -469,14 +513,14 @@ struct Kernel : tile::Marks {
     }
   }
   // Functions of scores, and the mask.
-  FC_DEVICE void transform(float (&acc_s)[kKeyTiles][4], const Run& run, int of_block) const {
+  FC_DEVICE void transform(Scores& acc_s, const Run& run, int of_block) const {
     const Extent extent = dealer.extent(run.len_q, run.len_kv);
     const tile::Mask<T, Extent> mask{extent};
     const int block = of_block * C.key_warps + key_warp;  // of the warp's keys
-    const int first_key = block * kKeys + tile::column_of_lane(lane);
-    const int first_row = run.first_row + 16 * row_warp;
+    const int first_key = block * kKeys + own_key();
+    const int first_row = run.first_row + C.warp_rows * row_warp;
     const int first = params.by_group_size.quotient(first_row);
-    const int last = tile::min_int(params.by_group_size.quotient(first_row + 15), run.len_q - 1);
+    const int last = tile::min_int(params.by_group_size.quotient(first_row + C.warp_rows - 1), run.len_q - 1);
     const auto position = [&](int r) { return params.by_group_size.quotient(own_row(run, r)); };
     if constexpr (transforms_scores(T)) {
       // Functions of scores take what k stands for.
@@ -489,10 +533,32 @@ struct Kernel : tile::Marks {
       const tile::Score<T, Extent> score{extent, score_params};
       score.apply(acc_s, slopes, score.template side<kKeys>(block, first, last), first_key, {position(0), position(1)});
     }
-    if (const tile::Cut cut = mask.template cut<kKeys>(block, first, last); cut.any())
-      mask.apply(acc_s, cut, first_key, {position(0), position(1)});
+    if (const tile::Cut cut = mask.template cut<kKeys>(block, first, last); cut.any()) {
+      if constexpr (keys_first(C)) mask_eight_rows(mask, acc_s, first_key, {position(0), position(1)});
+      else mask.apply(acc_s, cut, first_key, {position(0), position(1)});
+    }
   }
-  FC_DEVICE void add_pv(const float (&acc_s)[kKeyTiles][4], int number) {
+  FC_DEVICE void add_pv_of_eight(const Scores& acc_s, int number) {
+    const typename TileV::Lane lane_v =
+        TileV::lane_rows_first(address_v(number) + key_warp * kKeys * TileV::kPitch, lane);
+    constexpr int kSteps = code_steps(T);
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      unsigned p[2];
+      pack_weights<operand_element(T)>(p, acc_s[2 * n], acc_s[2 * n + 1], weight_scale(T));
+#pragma unroll
+      for (int d = 0; d < kDimV / 16; d += kSteps) {
+        unsigned codes[4];
+        ptx::ldmatrix_x4_trans(codes, fragment<TileV>(lane_v, n, d / kSteps));
+        multiply_sixteen_values<T>(acc_o, 2 * d, p[0], p[1], codes);
+      }
+    }
+  }
+  FC_DEVICE void add_pv(const Scores& acc_s, int number) {
+    if constexpr (keys_first(C)) return add_pv_of_eight(acc_s, number);
+    else return add_pv_of_sixteen(acc_s, number);
+  }
+  FC_DEVICE void add_pv_of_sixteen(const Scores& acc_s, int number) {
     const typename TileV::Lane lane_v =
         TileV::lane_rows_first(address_v(number) + key_warp * kKeys * TileV::kPitch, lane);
 #pragma unroll
@@ -526,13 +592,13 @@ struct Kernel : tile::Marks {
   FC_DEVICE bool sees(const Run& run, int block) const {
     const Extent extent = dealer.extent(run.len_q, run.len_kv);
     const tile::Mask<T, Extent> mask{extent};
-    const int first_row = run.first_row + 16 * row_warp, first_key = block * C.block_n + key_warp * kKeys;
+    const int first_row = run.first_row + C.warp_rows * row_warp, first_key = block * C.block_n + key_warp * kKeys;
     const int first = params.by_group_size.quotient(first_row);
-    const int last = tile::min_int(params.by_group_size.quotient(first_row + 15), run.len_q - 1);
+    const int last = tile::min_int(params.by_group_size.quotient(first_row + C.warp_rows - 1), run.len_q - 1);
     return first_key < mask.end_of(last) && first_key + kKeys > mask.begin_of(first);
   }
   // Weights become those of what V stores.
-  FC_DEVICE void weigh_by_factors(float (&acc_s)[kKeyTiles][4], int number, float (&rescale)[2]) {
+  FC_DEVICE void weigh_by_factors(Scores& acc_s, int number, float (&rescale)[2]) {
     float own[kKeyTiles][2];
     load_factors(own, own_factors(number) + 4 * C.block_n);
     multiply_columns(acc_s, own);
@@ -550,7 +616,7 @@ struct Kernel : tile::Marks {
     if (step.flags & Step::kFirst) begin_run(number, read_run(step));
     const bool is_whole = step.flags & Step::kWhole;
     if (!is_whole && !sees(read_run(step), step.block)) return;
-    float acc_s[kKeyTiles][4];
+    Scores acc_s;
     mark(Activity::kQk, step.block);
     scores(acc_s, number);
     mark(Activity::kMask, step.block);
@@ -563,7 +629,10 @@ struct Kernel : tile::Marks {
     softmax.update(acc_s, scale_log2, rescale);
     if constexpr (T.token_factors) weigh_by_factors(acc_s, number, rescale);
     // The maxima of most blocks are those of blocks before.
-    if (ptx::vote_any(rescale[0] != 1.0f || rescale[1] != 1.0f)) tile::scale_rows(acc_o, rescale);
+    if (ptx::vote_any(rescale[0] != 1.0f || rescale[1] != 1.0f)) {
+      if constexpr (keys_first(C)) scale_eight_rows(acc_o, rescale);
+      else tile::scale_rows(acc_o, rescale);
+    }
     mark(Activity::kPv, step.block);
     add_pv(acc_s, number);
   }
@@ -572,20 +641,48 @@ struct Kernel : tile::Marks {
   FC_DEVICE void finish(int number, const Step& step) {
     mark(Activity::kMerge, step.block);
     const Run run = read_run(step);
+    if constexpr (keys_first(C)) finish_eight(number, run);
+    else finish_sixteen(number, run);
+  }
+  FC_DEVICE Finish<T, C> rest_of(const Run& run) const {
+    return {params, score_params, run, lane, row_warp, key_warp, descales};
+  }
+  FC_DEVICE OverKeyWarps<T, C> over_key_warps(int number) const {
+    return {address_q(number) + row_warp * exchange_bytes(C, T), key_warp};
+  }
+  FC_DEVICE void finish_sixteen(int number, const Run& run) {
     tile::RowState state = tile::RowState::of(softmax);
-    const Finish<T, C> rest{params, score_params, run, lane, row_warp, key_warp, descales};
     if constexpr (T.token_factors && weight_scale(T) != 1.0f) sort_columns<T>(acc_o, unit.undone(0), unit.undone(1));
     else if constexpr (has_quantised_cache(T)) sort_columns<T>(acc_o);
     if constexpr (C.key_warps == 1) {
-      end_of_run(rest, state, acc_o);
+      end_of_run(rest_of(run), state, acc_o);
     } else {
       ptx::bar_sync();  // all warps have read this stage
       float o[warp_chunks(C, T)][4];
-      const OverKeyWarps<T, C> way{address_q(number) + row_warp * exchange_bytes(C, T), key_warp};
       tile::exchange<C.key_warps, warp_chunks(C, T), all_chunks(T), false>(
-          way, key_warp, lane, [&](int c, int i) { return acc_o[c][i]; }, state, o);
-      end_of_run(rest, state, o);
+          over_key_warps(number), key_warp, lane, [&](int c, int i) { return acc_o[c][i]; }, state, o);
+      end_of_run(rest_of(run), state, o);
     }
+  }
+  FC_DEVICE void finish_eight(int number, const Run& run) {
+    constexpr int kOwn = warp_chunks(C, T);
+    tile::RowState state = softmax.state();
+    float own[kOwn][2], o[kOwn][4];
+    if constexpr (C.key_warps == 1) {
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c) own[c][0] = acc_o[c][0], own[c][1] = acc_o[c][1];
+    } else {
+      ptx::bar_sync();
+      float pairs[kOwn / 2][4];
+      tile::exchange<C.key_warps, kOwn / 2, all_chunks(T) / 2, false>(
+          over_key_warps(number), key_warp, LaneOfEight{lane},
+          [&](int c, int i) { return acc_o[2 * c + i % 2][i / 2]; }, state, pairs);
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c) own[c][0] = pairs[c / 2][c % 2], own[c][1] = pairs[c / 2][2 + c % 2];
+    }
+    transpose_eight_rows(o, own, lane);
+    if constexpr (has_quantised_cache(T)) sort_columns<T>(o);
+    end_of_run(rest_of(run), transpose_state(state, lane), o);
   }
   template <class Chunks>
   FC_DEVICE void end_of_run(const Finish<T, C>& rest, const tile::RowState& state, const Chunks& o) {

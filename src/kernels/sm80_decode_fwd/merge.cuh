@@ -18,7 +18,7 @@ struct OverKeyWarps {
   const int own;
 
   FC_DEVICE ptx::SharedAddress slot(int to, int from) const {
-    return buffer + (to * (C.key_warps - 1) + (from < to ? from : from - 1)) * tile::partial_bytes(warp_chunks(C, T));
+    return buffer + (to * (C.key_warps - 1) + (from < to ? from : from - 1)) * tile::partial_bytes(exchange_chunks(C, T));
   }
   FC_DEVICE auto writer(int to, int from) const {
     return [to = slot(to, from)](int offset, float a, float b, float c, float d) {
@@ -65,7 +65,8 @@ struct Finish {
   const Quantised<Params>* descales;
 
   // Within the tile; rows of heads and positions that do not exist are its last ones.
-  FC_DEVICE int row(int r) const { return 16 * row_warp + tile::row_of_lane(lane, r); }
+  FC_DEVICE int row(int r) const { return C.warp_rows * row_warp + tile::row_of_lane(lane, r); }
+  static constexpr int kRows = C.warp_rows / 8;  // of a lane
   FC_DEVICE int rows() const { return run.len_q * params.group_size - run.first_row; }
   FC_DEVICE int column(int chunk) const { return (key_warp * kChunks + chunk) * 8; }
   // The lane's pair of columns in a chunk, from first_column() on. Of a quantised cache two chunks share 16 columns, of
@@ -92,7 +93,7 @@ struct Finish {
   FC_DEVICE void write_part(const Parts& parts, const tile::RowState& state, const Chunks& o) const {
     float* to = part_address(parts, parts.own);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       if (row(r) >= rows()) continue;
       if (key_warp == 0 && lane % 4 == 0) {
         ptx::st_global_f32(to + 2 * row(r), state.maximum[r]);
@@ -207,7 +208,7 @@ struct Finish {
   // Of a tile that this CTA has whole.
   FC_DEVICE void store(const tile::RowState& state, const Chunks& o) const {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       if (row(r) >= rows()) continue;
       const Place place = place_of(row(r));
       const float scale = end_row(place, state.maximum[r], state.total[r], key_warp == 0 && lane % 4 == 0);

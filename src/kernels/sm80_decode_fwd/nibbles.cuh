@@ -11,12 +11,13 @@
 
 namespace flashcore::sm80_decode_fwd {
 
-// Step d of 16 columns: half of the pairs of 32 columns in 16 rows of Q.
-template <class Tile>
-FC_DEVICE void load_q_of_nibbles(unsigned (&q)[4], ptx::SharedAddress rows, int lane, int d) {
+// Step d of 16 columns: half of the pairs of 32 columns in the rows of Q, four words of 16 and two of eight.
+template <class Tile, int kWords>
+FC_DEVICE void load_q_of_nibbles(unsigned (&q)[kWords], ptx::SharedAddress rows, int lane, int d) {
+  constexpr int kRows = kWords / 2;  // of a lane
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = lane / 4 + i % 2 * 8, chunk = d / 2 * 4 + lane % 4, pair = d % 2 * 2 + i / 2;
+  for (int i = 0; i < kWords; ++i) {
+    const int row = lane / 4 + i % kRows * 8, chunk = d / 2 * 4 + lane % 4, pair = d % 2 * 2 + i / kRows;
     const ptx::SharedAddress columns = rows + Tile::offset(row, chunk) + pair / 2 * 4;
     q[i] = ptx::prmt(ptx::ld_shared_u32(columns), ptx::ld_shared_u32(columns + 8), pair % 2 == 0 ? 0x5410u : 0x7632u);
   }

@@ -19,18 +19,19 @@ namespace flashcore::sm80_decode_fwd {
 template <Traits T, int kColumns>
 using CacheTile = tile::SharedTile<kColumns * cache_bits(T) / 16, tile::SharedLayout::kXor>;
 
-// Columns 16·d .. 16·d + 15 of 16 rows of Q, in the order of the codes.
-template <class Tile>
-FC_DEVICE void load_q_of_bytes(unsigned (&q)[4], ptx::SharedAddress rows, int lane, int d) {
+// Columns 16·d .. 16·d + 15 of Q, in the order of the codes: four words of 16 rows, two of eight.
+template <class Tile, int kWords>
+FC_DEVICE void load_q_of_bytes(unsigned (&q)[kWords], ptx::SharedAddress rows, int lane, int d) {
+  constexpr int kRows = kWords / 2;  // of a lane
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = lane / 4 + i % 2 * 8, chunk = 2 * d + lane % 4 / 2;
-    q[i] = ptx::ld_shared_u32(rows + Tile::offset(row, chunk) + lane % 2 * 8 + i / 2 * 4);
+  for (int i = 0; i < kWords; ++i) {
+    const int row = lane / 4 + i % kRows * 8, chunk = 2 * d + lane % 4 / 2;
+    q[i] = ptx::ld_shared_u32(rows + Tile::offset(row, chunk) + lane % 2 * 8 + i / kRows * 4);
   }
 }
 
-template <Traits T, class Tile>
-FC_DEVICE void load_q_of_codes(unsigned (&q)[4], ptx::SharedAddress rows, int lane, int d) {
+template <Traits T, class Tile, int kWords>
+FC_DEVICE void load_q_of_codes(unsigned (&q)[kWords], ptx::SharedAddress rows, int lane, int d) {
   if constexpr (has_nibbles(T)) load_q_of_nibbles<Tile>(q, rows, lane, d);
   else load_q_of_bytes<Tile>(q, rows, lane, d);
 }
@@ -38,16 +39,17 @@ FC_DEVICE void load_q_of_codes(unsigned (&q)[4], ptx::SharedAddress rows, int la
 // Rows of bf16 as fp16, each times a power of two that brings its largest finite magnitude to 2^14 and more; `undone`:
 // times the inverse, what `undone` was. Elements below 2^-28 of their row's largest lose bits, far below what a sum in
 // fp32 keeps.
-template <int kSteps>
-FC_DEVICE void scale_rows_to_f16(unsigned (&q)[kSteps][4], float (&undone)[2]) {
+template <int kSteps, int kWords>
+FC_DEVICE void scale_rows_to_f16(unsigned (&q)[kSteps][kWords], float (&undone)[kWords / 2]) {
+  constexpr int kRows = kWords / 2;
   constexpr unsigned kBias = 127, kTop = 14, kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
+  for (int r = 0; r < kRows; ++r) {
     unsigned largest = 0;
 #pragma unroll
     for (int d = 0; d < kSteps; ++d)
 #pragma unroll
-      for (int i = r; i < 4; i += 2)
+      for (int i = r; i < kWords; i += kRows)
 #pragma unroll
         for (int shift = 0; shift < 32; shift += 16) {
           const unsigned bits = q[d][i] << (16 - shift) & kMagnitude;
@@ -61,7 +63,7 @@ FC_DEVICE void scale_rows_to_f16(unsigned (&q)[kSteps][4], float (&undone)[2]) {
 #pragma unroll
     for (int d = 0; d < kSteps; ++d)
 #pragma unroll
-      for (int i = r; i < 4; i += 2)
+      for (int i = r; i < kWords; i += kRows)
         q[d][i] = tile::pack<Element::kF16>(ptx::float_of_bits(q[d][i] << 16) * factor,
                                             ptx::float_of_bits(q[d][i] & 0xffff0000u) * factor);
   }
@@ -87,11 +89,13 @@ FC_DEVICE void multiply_keys(float (&acc_s)[4], const unsigned (&q)[kSteps][4], 
   }
 }
 
+// Of a word of two keys' columns 2g and 2g + 1, for prmt.
+constexpr unsigned kEvenThenOdd = 0x3120;
+
 // 16 columns and two steps of eight keys.
 template <Traits T>
 FC_DEVICE void multiply_byte_values(float (&acc_even)[4], float (&acc_odd)[4], const unsigned (&p)[4], unsigned low,
                                     unsigned high) {
-  constexpr unsigned kEvenThenOdd = 0x3120;
   unsigned of_low[2], of_high[2];
   tile::widen<operand_element(T), element_of_cache(T)>(ptx::prmt(low, 0u, kEvenThenOdd), of_low);
   tile::widen<operand_element(T), element_of_cache(T)>(ptx::prmt(high, 0u, kEvenThenOdd), of_high);

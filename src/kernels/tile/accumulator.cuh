@@ -1,7 +1,7 @@
 #pragma once
 // Accumulators of the tensor cores, and where a lane's elements lie in them. The m16n8 tiles of mma.sync, side by side,
 // are [tiles][4]; the m64nN accumulator of wgmma is flat. Both number a lane's elements alike: four of every 8 columns,
-// two in each of two rows.
+// two in each of two rows. Of [tiles][2] a lane's elements are its kernel's own.
 
 #include "kernels/tile/element.cuh"
 
@@ -32,6 +32,11 @@ FC_DEVICE float& element(float (&acc)[kTiles][4], int i) {
 template <int kTiles>
 FC_DEVICE const float& element(const float (&acc)[kTiles][4], int i) {
   return acc[i / 4][i % 4];
+}
+
+template <int kTiles>
+FC_DEVICE float& element(float (&acc)[kTiles][2], int i) {
+  return acc[i / 2][i % 2];
 }
 
 template <class Accumulator>
