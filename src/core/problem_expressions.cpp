@@ -154,7 +154,6 @@ void check_expressions(const Problem& problem) {
         what, instead);
   };
   if (problem.is_8bit()) refuse("8-bit q, k and v", "use fp16, bf16 or fp32");
-  if (problem.has_quantised_cache()) refuse("a quantised cache", "give k and v of q's type");
   tensor_shapes(problem);
 }
 

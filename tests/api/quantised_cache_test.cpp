@@ -178,8 +178,6 @@ TEST(QuantisedCacheTest, WhatDoesNotFitIsRefused) {
   refused(bad, "dtype is 5; use FC_FP32 (0)", nothing);
   bad = paged(), bad.dtype = FC_E4M3;
   refused(bad, "q of 8 bits is multiplied with k and v of its own type", nothing);
-  bad = paged(), bad.score = "s * 2";
-  refused(bad, "a quantised cache", nothing);
 }
 
 // A caller that was built before there were such caches, by the struct that it has.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/problem_expressions.h"
 #include "core/problem_fields.h"
 #include "kernels/batch_invariant.h"
 #include "kernels/embedded.h"
@@ -101,6 +102,26 @@ TEST(Dispatch, DecodesPagesOnHopperByTma) {
   }
   const char* prompt = "b8_h64_hk8_sq17_sk9000_d64_bf16_causal_raggedfull_page64";
   EXPECT_EQ(choose(prompt, gpu("none", "sm_90")).candidate.family->name(), "sm90_fwd");
+}
+
+// Functions of the user's own beside few rows, whatever the keys are: families for prefill do not split a row's keys.
+TEST(Dispatch, DecodesWithFunctionsWithKeysDealtOut) {
+  for (const char* id :
+       {"b64_h32_hk8_sq1_sk4096_d128_bf16", "b1_h32_hk8_sq16_sk32768_d128_bf16_causal",
+        "b64_h32_hk8_sq1_sk1024_d128_bf16_raggedrandom_page16", "b8_h32_hk8_sq1_sk9000_d128_bf16_raggedhalving",
+        "b64_h32_hk8_sq1_sk4096_d128_bf16_kve4m3_raggedrandom_page16",
+        "b2_h8_sq4_sk900_d128_fp16_kvint4_pertoken_softcap5"}) {
+    Problem problem = Problem::parse(id);
+    set_expressions(problem, "s + bias[h, j]", "j % 7 != 0 || allowed[b, j]",
+                    parse_tensors("bias: float[2], allowed: bool[2]"));
+    for (const auto& [device, arch] : {std::pair("a100", "sm_80"), {"none", "sm_89"}, {"h200", "sm_90"}})
+      EXPECT_EQ(dispatch_as_built(problem, gpu(device, arch)).candidate.family->name(), "sm80_decode_fwd")
+          << id << " " << arch;
+  }
+  Problem prompt = Problem::parse("b1_h32_hk8_sq17_sk4096_d128_bf16_causal");
+  set_expressions(prompt, "s + 0.1 * h", "", {});
+  EXPECT_EQ(dispatch_as_built(prompt, gpu("h200", "sm_90")).candidate.family->name(), "sm90_fwd");
+  EXPECT_EQ(dispatch_as_built(prompt, gpu("a100", "sm_80")).candidate.family->name(), "sm80_fwd");
 }
 
 // The parts of a row in sm90_short_fwd go by the bounds of its batch.

@@ -17,6 +17,9 @@ constexpr const char* kCandidates[] = {
     "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,scheduler=1",
     "sm90_fwd:num_consumers=3,block_n=48,num_stages=2,scheduler=2,q_stages=1",
     "sm90_fwd:num_consumers=1,block_n=64,num_stages=2,ping_pong=0,scheduler=0,q_stages=1",
+    kDecode,
+    kDecodeParts,
+    "sm80_decode_fwd:row_warps=4,key_warps=1,block_n=32,num_stages=2,ctas_per_sm=1,min_blocks=1,split_keys=0",
 };
 
 // Of ragged batches, which go round tiles and leave fewer registers.
@@ -27,6 +30,8 @@ constexpr const char* kRaggedCandidates[] = {
     kCandidates[3],
     "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,scheduler=1",
     "sm90_fwd:num_consumers=1,block_n=64,num_stages=2,ping_pong=0,scheduler=2,q_stages=1",
+    kDecode,
+    kDecodeParts,
 };
 
 struct Case {
@@ -88,6 +93,59 @@ TEST(Expressed, InRaggedBatches) {
       EXPECT_EQ(run_on_emulator(device_sources(), candidate, {problem, Layout::kBshd}, 3).verdict(), "passed")
           << candidate << " " << one.problem << " " << one.score << " " << one.mask;
     }
+  }
+}
+
+struct Decoding {
+  const char* problem;
+  const char* score;
+  const char* mask;
+  const char* tensors;
+};
+
+// Rows of several heads and positions in a tile, parts of a row's keys in several CTAs, heads of more than 128 columns;
+// rows and keys that see nothing of each other.
+TEST(Expressed, OfFewRowsOnManyKeys) {
+  constexpr Decoding kCases[] = {
+      {"b2_h6_hk2_sq1_sk700_d64_fp16", "s * (1 + h) - 0.01 * (seqlen_kv - 1 - j)", "(j + h) % 3 != b", ""},
+      {"b1_h5_hk1_sq7_sk300_d64_dv32_bf16_causal_wl200_softcap5_alibi_sink", "s + bias[b, h, i, j]",
+       "keep[h, j] || j == seqlen_kv - seqlen_q + i", "bias: float[4], keep: bool[2]"},
+      {"b3_h8_hk2_sq2_sk500_d72_fp16_raggedhalving", "s + bias[b, h, i, j]", "document_q[b, i] == document_kv[b, j]",
+       "bias: float[4], document_q: int[2], document_kv: int[2]"},
+      {"b4_h4_hk1_sq3_sk400_d144_bf16_causal_raggedrandom_page16", "where(keep[j], s, -inf)",
+       "i % 2 == 0 || j < 40 * b", "keep: bool[1]"},
+      {"b40_h4_hk2_sq1_sk60_d32_fp16_sink_raggedrandom_page7", "", "j >= seqlen_kv - 10 - h && hk * b != 3", ""},
+      {"b2_h2_sq1_sk400_d64_fp16", "s + 0.1 * h", "j < 0 * b", ""},
+  };
+  for (const Decoding& one : kCases) {
+    Problem problem = Problem::parse(one.problem);
+    set_expressions(problem, one.score, one.mask, parse_tensors(one.tensors));
+    for (const char* candidate : {kDecode, kDecodeParts, "sm80_decode_fwd"})
+      EXPECT_EQ(run_on_emulator(device_sources(), candidate, {problem, Layout::kBhsd}, 3).verdict(), "passed")
+          << candidate << " " << one.problem << " " << one.score << " " << one.mask;
+  }
+}
+
+// Functions take what codes stand for: with a factor for all, for each head, for each key; of rows that are scaled into
+// fp16's range and of heads whose Q stays in shared memory.
+TEST(Expressed, OfQuantisedCaches) {
+  constexpr Decoding kCases[] = {
+      {"b2_h4_hk2_sq2_sk300_d64_fp16_kve4m3_perhead", "s + bias[b, h, i, j]", "(j + h) % 5 != i", "bias: float[4]"},
+      {"b2_h4_hk2_sq2_sk300_d64_bf16_kve5m2_causal", "2 * tanh(s / 2)", "keep[b, j]", "keep: bool[2]"},
+      {"b2_h4_hk2_sq1_sk300_d64_fp16_kvint8_pertoken", "s * (1 + h) + 0.01 * j", "", ""},
+      {"b2_h4_hk2_sq1_sk200_d64_fp16_kvint4_perhead_softcap5_alibi_sink", "s - slope[h]", "", "slope: float[1]"},
+      {"b3_h4_hk2_sq3_sk300_d64_bf16_kvint4_causal_raggedhalving", "max(s, -1)", "h % 2 == 0 || j % 2 == 0", ""},
+      {"b3_h4_hk2_sq3_sk300_d64_bf16_kvint8_perhead_raggedhalving_page16", "", "allowed[b, h, i, j]",
+       "allowed: bool[4]"},
+      {"b3_h4_hk2_sq1_sk200_d192_dv64_fp16_kve4m3_pertoken_wl90_raggedrandom_page16", "0.5 * s + gain[b]",
+       "j % 64 < 40", "gain: float[1]"},
+  };
+  for (const Decoding& one : kCases) {
+    Problem problem = Problem::parse(one.problem);
+    set_expressions(problem, one.score, one.mask, parse_tensors(one.tensors));
+    for (const char* candidate : {kRef, kDecode, kDecodeParts, "sm80_decode_fwd"})
+      EXPECT_EQ(run_on_emulator(device_sources(), candidate, {problem, Layout::kBshd}, 3).verdict(), "passed")
+          << candidate << " " << one.problem << " " << one.score << " " << one.mask;
   }
 }
 

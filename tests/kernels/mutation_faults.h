@@ -28,6 +28,13 @@ inline constexpr const char* kListedRagged =
     R"("mask":"(j // 40 - h) % 3 != b || (seqlen_kv - j) % 64 == i % 50","tensors":"bias: float[4]"})";
 inline constexpr const char* kListedPaged =
     R"({"id":"b2_h2_sq40_sk300_d64_fp16_bshd_raggedhalving_page16","mask":"j // 64 % 2 == b || i == j"})";
+// Of tiles that pack three heads, or two, on keys that CTAs share, without and with factors of the keys' codes.
+inline constexpr const char* kPackedFunctions =
+    R"({"id":"b2_h6_hk2_sq3_sk300_d64_fp16_causal","score":"s * (1 + 0.2 * h) + bias[b, j]",)"
+    R"("mask":"(j + h) % 3 != i || j < 40 * b","tensors":"bias: float[2]"})";
+inline constexpr const char* kCodedFunctions =
+    R"({"id":"b2_h4_hk2_sq2_sk200_d64_fp16_kve4m3_perhead","score":"2 * tanh(s / 2) + bias[b, j]",)"
+    R"("tensors":"bias: float[2]"})";
 // Functions of scores, and rows that see nothing but their sink.
 inline constexpr const char* kSoftcap = "b1_h2_s100_d64_fp16_causal_softcap5";
 inline constexpr const char* kAlibi = "b2_h3_sq100_sk150_d64_fp16_alibibatch";
@@ -203,6 +210,7 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kTile = "tile/shared_tile.cuh";
   static constexpr const char* kScore = "tile/score.cuh";
   static constexpr const char* kExpressed = "tile/expressed.cuh";
+  static constexpr const char* kExpressedDecode = "sm80_decode_fwd/expressed.cuh";
   static constexpr const char* kLister = "tile/list_blocks.cuh";
   static constexpr const char* kSequence = "tile/sequence.cuh";
   static constexpr const char* kRaggedTiles = "tile/ragged_tiles.cuh";
@@ -868,6 +876,24 @@ inline const std::vector<Mutation>& mutations() {
        "k, params.k_stride, block)", kWrong},
       {"sm80_score_function_of_unscaled_scores", kSm80, kListed, kExpressed, "at.s = s * params->unit;", "at.s = s;",
        kWrong},
+      {"decode_function_of_the_first_head", kDecode, kPackedFunctions, kExpressedDecode,
+       "run.head_kv * params.group_size + rows[r] - positions[r] * params.group_size, run.head_kv}",
+       "run.head_kv * params.group_size, run.head_kv}", kWrong},
+      {"decode_function_of_the_other_row", kDecode, kPackedFunctions, kExpressed,
+       "const Head& head_of_row(const Head (&heads)[2], int r) { return heads[r]; }",
+       "const Head& head_of_row(const Head (&heads)[2], int r) { return heads[1 - r]; }", kWrong},
+      {"decode_function_of_the_first_entry", kDecode, kPackedFunctions, kExpressedDecode, "heads[r] = {run.batch, ",
+       "heads[r] = {0, ", kWrong},
+      {"decode_function_of_packed_rows", kDecode, kPackedFunctions, kExpressedDecode,
+       "params.by_group_size.quotient(rows[r]);\n    heads[r]", "rows[r];\n    heads[r]", kWrong},
+      {"decode_whole_block_not_masked", kDecode, kPackedFunctions, kKDecode,
+       "transforms_scores(T) || has_expression(T) || !is_whole", "transforms_scores(T) || !is_whole", kWrong},
+      {"decode_function_before_the_factor", kDecode, kCodedFunctions, kKDecode,
+       "changes_scores(T) && has_quantised_cache(T) && !scales_q(T)",
+       "transforms_scores(T) && has_quantised_cache(T) && !scales_q(T)", kWrong},
+      {"decode_factor_after_the_function", kDecode, kCodedFunctions, kKDecode,
+       "has_quantised_cache(T) && !changes_scores(T) && !scales_q(T)",
+       "has_quantised_cache(T) && !transforms_scores(T) && !scales_q(T)", kWrong},
       // --- 8 bits by mma.sync ---
       {"sm89_wait_for_one_group_less", kAdaDeep, kBytes, kK89, "ptx::cp_async_wait<kStages - 2>();",
        "ptx::cp_async_wait<kStages - 1>();", "race|uninitialised|before"},

@@ -83,10 +83,8 @@ Problem draw_int4_problem(std::mt19937_64& random, const std::vector<DType>& dty
   return problem;
 }
 
-// Of ragged batches with functions of the user's own.
-Problem draw_expressed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
-  Problem problem = draw_paged_problem(random, dtypes);
-  if (random() % 2 == 0) problem.page_size = 0;
+// The same with functions of the user's own.
+void add_functions(Problem& problem, std::mt19937_64& random) {
   const bool has_score = random() % 3 > 0, has_mask = !has_score || random() % 2 == 0;
   const bool by_document = random() % 2 == 0;
   std::string tensors;
@@ -96,6 +94,27 @@ Problem draw_expressed_problem(std::mt19937_64& random, const std::vector<DType>
   const char* mask = by_document ? "document_q[b, i] == document_kv[b, j] || j < prefix[b]" : "allowed[b, h, i, j]";
   set_expressions(problem, has_score ? "s + bias[b, h, i, j] - slope[h] * abs(i + seqlen_kv - seqlen_q - j)" : "",
                   has_mask ? mask : "", parse_tensors(tensors));
+}
+
+// Of ragged batches.
+Problem draw_expressed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_paged_problem(random, dtypes);
+  if (random() % 2 == 0) problem.page_size = 0;
+  add_functions(problem, random);
+  return problem;
+}
+
+// Of batches and caches of every kind.
+Problem draw_expressed_cache(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = random() % 3 == 0   ? draw_int4_problem(random, dtypes)
+                    : random() % 2 == 0 ? draw_quantised_problem(random, dtypes)
+                                        : draw_paged_problem(random, dtypes);
+  if (!problem.has_quantised_cache()) {
+    if (random() % 2 == 0) problem.page_size = 0;
+    if (!problem.paged() && random() % 2 == 0) problem.lengths = Lengths::kFixed;
+    problem.heads_q = problem.heads_kv * 8;
+  }
+  add_functions(problem, random);
   return problem;
 }
 
@@ -178,6 +197,9 @@ TEST(SpillInt4, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_int4_problem);
 }
 TEST(SpillWide, NoAcceptedConfigOfSm80Wide) { expect_no_spills(family_by_name("sm80_wide_fwd"), draw_wide_problem); }
+TEST(SpillExpressed, NoAcceptedConfigOfSm80Decode) {
+  expect_no_spills(family_by_name("sm80_decode_fwd"), draw_expressed_cache);
+}
 TEST(SpillExpressed, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_expressed_problem); }
 TEST(SpillPaged, NoAcceptedConfigOfSm90) { expect_no_spills(family_by_name("sm90_fwd"), draw_paged_problem); }
 TEST(SpillPaged, NoAcceptedConfigOfSm90Short) {

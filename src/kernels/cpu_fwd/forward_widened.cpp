@@ -48,6 +48,8 @@ WidenedForward::WidenedForward(const Config& config, const Problem& problem, con
         inner.o = o_.values.data(), inner.lse = args.lse;
         inner.sink = args.sink, inner.alibi = args.alibi;
         inner.layouts = {q_.layout, k_.layout, v_.layout, o_.layout, args.layouts.lse_elements};
+        inner.tensors = args.tensors, inner.layouts.tensor_strides = args.layouts.tensor_strides;
+        inner.first_batch = args.first_batch;
         return inner;
       }()) {}
 

@@ -88,7 +88,7 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
   // Functions of scores take what q and k stand for.
   const tile::Score<T> score{params, of_scores};
   float factor = 1.0f, scale_log2 = params.scale_log2;
-  if constexpr (transforms_scores(T)) factor = factors.scores(item.batch, head_kv);
+  if constexpr (transforms_scores(T) || T.score_expression) factor = factors.scores(item.batch, head_kv);
   else scale_log2 = params.scale_log2 * factors.scores(item.batch, head_kv);
   const float slope = score.slope(item.batch, head_q);
   const tile::Expressions<> expressions{params, of_expressions};
@@ -142,7 +142,7 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
       dot = one[0];
     }
     if constexpr (T.score_expression) {
-      float one[1] = {dot};
+      float one[1] = {transforms_scores(T) ? dot : dot * factor};
       expressions.score(one, head, key, {row, row});
       dot = one[0];
     }
@@ -318,6 +318,29 @@ FC_KERNEL(threads_per_block(C), 1)
 forward_quantised_paged(const __grid_constant__ Paged<Quantised<ForwardParams>> params) {
   const Quantised<ForwardParams>& own = params.plain;
   attend_ragged<T, C>(own.plain, params.score, params.ragged, descales_of_cache<T>(own), &params.paged);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_quantised_expressed(const __grid_constant__ Expressed<Quantised<ForwardParams>> params) {
+  const Quantised<ForwardParams>& own = params.plain;
+  attend<T, C>(own.plain, &params.score, descales_of_cache<T>(own), &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_quantised_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Quantised<ForwardParams>>> params) {
+  const Ragged<Quantised<ForwardParams>>& all = params.all;
+  attend_ragged<T, C>(all.plain.plain, all.score, all.ragged, descales_of_cache<T>(all.plain), nullptr,
+                      &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_quantised_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<Quantised<ForwardParams>>> params) {
+  const Paged<Quantised<ForwardParams>>& all = params.all;
+  attend_ragged<T, C>(all.plain.plain, all.score, all.ragged, descales_of_cache<T>(all.plain), &all.paged,
+                      &params.expression);
 }
 
 }  // namespace flashcore::ref_fwd

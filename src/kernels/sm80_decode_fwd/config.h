@@ -135,8 +135,15 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int functions = !transforms_scores(t) ? 0 : acc_o >= 128 ? 28 : 20;
   // K and V of other widths have addresses of their own.
   const int uneven = acc_o >= 112 && keys_per_warp(c) > 16 && t.head_dim != t.head_dim_v ? 48 : 0;
-  return acc_o + acc_s + q + rest + functions + codes + uneven;
+  // What the user's own functions read, for which beside the widest O there is room. Of 660 compilations three spilled
+  // without this, and four that had more keys to a warp than why_invalid allows.
+  const bool wide_nibbles = has_nibbles(t) && keys_per_warp(c) > 16 && c.key_warps < 4;
+  const int expressions = !has_expression(t) || acc_o >= 112 ? 0 : wide_nibbles ? 48 : 16;
+  return acc_o + acc_s + q + rest + functions + expressions + codes + uneven;
 }
+
+// Whether scores become others between Q·K and the softmax: such functions take what K stands for, its factor in it.
+constexpr bool changes_scores(const Traits& t) { return transforms_scores(t) || t.score_expression; }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
 constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
@@ -149,6 +156,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "8 query rows have no functions of scores, no factors for each key and no more than 128 columns";
   if (c.block_n % (16 * c.key_warps) != 0) return "block_n must be a multiple of 16 keys per warp (16 * key_warps)";
   if (c.row_warps * c.key_warps > 16) return "more than 16 warps";
+  // Of a bias the elements of all keys of a warp are on their way together.
+  if (has_expression(t) && keys_per_warp(c) > 32)
+    return "more than 32 keys of a warp leave too few registers for functions of the user's own";
   if (c.split_keys % c.block_n != 0) return "split_keys must be a multiple of block_n";
   if (c.split_keys != 0 && c.min_blocks != 1) return "parts of split_keys keys are dealt out whole: min_blocks is 1";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)

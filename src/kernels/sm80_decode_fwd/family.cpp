@@ -47,7 +47,6 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_ampere(problem, limits)) return reason;
     const std::int64_t multiple = problem.has_quantised_cache() ? 128 / bits_of(problem.cache_dtype()) : 8;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
@@ -67,11 +66,13 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     return std::nullopt;
   }
 
-  // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured. Quantised caches have no
-  // other family than the naive one.
+  // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured, but with functions of the
+  // user's own, which no other family that splits a row's keys has. Quantised caches have no other family than the
+  // naive one.
   int preference(const Problem& problem, const DeviceLimits&) const override {
-    if (!problem.ragged()) return 75;
-    return problem.seqlen_q <= kFewInvariantRows ? 95 : 70;
+    const bool few_rows = problem.seqlen_q <= kFewInvariantRows;
+    if (!problem.ragged()) return few_rows && problem.has_expression() ? 95 : 75;
+    return few_rows ? 95 : 70;
   }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {

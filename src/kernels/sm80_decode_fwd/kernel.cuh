@@ -4,6 +4,7 @@
 // all heads of a key head. CTAs that share a tile leave parts in global memory, and the last one merges them.
 
 #include "kernels/sm80_decode_fwd/deal.cuh"
+#include "kernels/sm80_decode_fwd/expressed.cuh"
 #include "kernels/sm80_decode_fwd/merge.cuh"
 #include "kernels/sm80_decode_fwd/pieces.cuh"
 #include "kernels/sm80_decode_fwd/keys_first.cuh"
@@ -27,7 +28,7 @@ struct SharedStorage {
 };
 
 template <Traits T, Config C>
-struct Kernel : tile::Marks {
+struct Kernel : tile::KernelExpressions<has_expression(T)>, tile::Marks {
   using Activity = tile::Activity;
   using Storage = SharedStorage<T, C>;
   static constexpr int kDim = padded_dim(T, T.head_dim);
@@ -69,8 +70,10 @@ struct Kernel : tile::Marks {
   float factors[2];  // of the rows' scores, where Q is scaled: K's among them
 
   FC_DEVICE Kernel(const Params& p, const ScoreParams* of_scores, const RaggedParams* of_lengths,
-                   const PagedParams* of_pages, const Quantised<Params>* of_cache = nullptr)
-      : params(p),
+                   const PagedParams* of_pages, const Quantised<Params>* of_cache = nullptr,
+                   const ExpressionParams* of_expressions = nullptr)
+      : tile::KernelExpressions<has_expression(T)>(of_expressions),
+        params(p),
         score_params(of_scores),
         paged(of_pages),
         descales(of_cache),
@@ -522,21 +525,26 @@ struct Kernel : tile::Marks {
     const int first = params.by_group_size.quotient(first_row);
     const int last = tile::min_int(params.by_group_size.quotient(first_row + C.warp_rows - 1), run.len_q - 1);
     const auto position = [&](int r) { return params.by_group_size.quotient(own_row(run, r)); };
+    // Functions of scores take what k stands for.
+    if constexpr (changes_scores(T) && has_quantised_cache(T) && !scales_q(T) && !T.token_factors) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc_s[n][i] *= factor_k;
+    }
     if constexpr (transforms_scores(T)) {
-      // Functions of scores take what k stands for.
-      if constexpr (has_quantised_cache(T) && !scales_q(T) && !T.token_factors) {
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) acc_s[n][i] *= factor_k;
-      }
       const tile::Score<T, Extent> score{extent, score_params};
       score.apply(acc_s, slopes, score.template side<kKeys>(block, first, last), first_key, {position(0), position(1)});
     }
+    if constexpr (T.score_expression)
+      express<false>(acc_s, params, this->expression_params, extent, run, {own_row(run, 0), own_row(run, 1)},
+                      first_key);
     if (const tile::Cut cut = mask.template cut<kKeys>(block, first, last); cut.any()) {
       if constexpr (keys_first(C)) mask_eight_rows(mask, acc_s, first_key, {position(0), position(1)});
       else mask.apply(acc_s, cut, first_key, {position(0), position(1)});
     }
+    if constexpr (T.mask_expression)
+      express<true>(acc_s, params, this->expression_params, extent, run, {own_row(run, 0), own_row(run, 1)}, first_key);
   }
   FC_DEVICE void add_pv_of_eight(const Scores& acc_s, int number) {
     const typename TileV::Lane lane_v =
@@ -620,11 +628,11 @@ struct Kernel : tile::Marks {
     mark(Activity::kQk, step.block);
     scores(acc_s, number);
     mark(Activity::kMask, step.block);
-    if (transforms_scores(T) || !is_whole) transform(acc_s, read_run(step), step.block);
+    if (transforms_scores(T) || has_expression(T) || !is_whole) transform(acc_s, read_run(step), step.block);
     mark(Activity::kSoftmax, step.block);
     float rescale[2];
     float scale_log2 = problem().scale_log2;
-    if constexpr (has_quantised_cache(T) && !transforms_scores(T) && !scales_q(T) && !T.token_factors)
+    if constexpr (has_quantised_cache(T) && !changes_scores(T) && !scales_q(T) && !T.token_factors)
       scale_log2 *= factor_k;
     softmax.update(acc_s, scale_log2, rescale);
     if constexpr (T.token_factors) weigh_by_factors(acc_s, number, rescale);
@@ -786,6 +794,47 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_quantised_paged(const __grid_constant__ Paged<Quantised<Params>> params) {
   Kernel<T, C>(params.plain.plain, &params.score, &params.ragged, &params.paged, &params.plain).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_expressed(const __grid_constant__ Expressed<Params> params) {
+  Kernel<T, C>(params.plain, &params.score, nullptr, nullptr, nullptr, &params.expression).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Params>> params) {
+  const Ragged<Params>& all = params.all;
+  Kernel<T, C>(all.plain, &all.score, &all.ragged, nullptr, nullptr, &params.expression).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<Params>> params) {
+  const Paged<Params>& all = params.all;
+  Kernel<T, C>(all.plain, &all.score, &all.ragged, &all.paged, nullptr, &params.expression).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_expressed(const __grid_constant__ Expressed<Quantised<Params>> params) {
+  const Quantised<Params>& own = params.plain;
+  Kernel<T, C>(own.plain, &params.score, nullptr, nullptr, &own, &params.expression).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Quantised<Params>>> params) {
+  const Ragged<Quantised<Params>>& all = params.all;
+  Kernel<T, C>(all.plain.plain, &all.score, &all.ragged, nullptr, &all.plain, &params.expression).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<Quantised<Params>>> params) {
+  const Paged<Quantised<Params>>& all = params.all;
+  Kernel<T, C>(all.plain.plain, &all.score, &all.ragged, &all.paged, &all.plain, &params.expression).run();
 }
 
 }  // namespace flashcore::sm80_decode_fwd

@@ -13,6 +13,9 @@ namespace flashcore::tile {
 struct Head {
   int batch, head_q, head_kv;
 };
+// Of the lane's row r, where tiles pack the query heads of a key head, and where they have one.
+FC_DEVICE const Head& head_of_row(const Head (&heads)[2], int r) { return heads[r]; }
+FC_DEVICE const Head& head_of_row(const Head& head, int) { return head; }
 // A base that keeps it. One more member, even an empty one, changes what ptxas makes of kernels that do not use it.
 template <bool kHas>
 struct HeadOfTile {};
@@ -46,20 +49,20 @@ struct Expressions {
   const Params& problem;
   const ExpressionParams* params;
 
-  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`. They leave in base 2,
-  // so that scale_log2 is 1 and the exponent of a row's largest score is exactly 0: functions hide keys by scores of
-  // -1e9, where a fused multiply-add is off by 64 from the rounded product that it subtracts, and 2^64 is infinity in
-  // fp16.
-  template <class Accumulator>
-  FC_DEVICE void score(Accumulator& scores, const Head& head, int first_key, const int (&rows)[2]) const {
+  // Scores of the lane's two rows, of one head or of two of a key head, against a block of which the lane's first key
+  // is `first_key`. They leave in base 2, so that scale_log2 is 1 and the exponent of a row's largest score is exactly
+  // 0: functions hide keys by scores of -1e9, where a fused multiply-add is off by 64 from the rounded product that it
+  // subtracts, and 2^64 is infinity in fp16.
+  template <class Accumulator, class Heads>
+  FC_DEVICE void score(Accumulator& scores, const Heads& head, int first_key, const int (&rows)[2]) const {
     for_each<user::kScoreReadsTensors>(scores, head, first_key, rows, [&](float& s, expression::Variables& at) {
       constexpr float kLog2E = 1.44269504088896340736f;
       at.s = s * params->unit;
       s = user::score(at, params->score_tensors) * kLog2E;
     });
   }
-  template <class Accumulator>
-  FC_DEVICE void mask(Accumulator& scores, const Head& head, int first_key, const int (&rows)[2]) const {
+  template <class Accumulator, class Heads>
+  FC_DEVICE void mask(Accumulator& scores, const Heads& head, int first_key, const int (&rows)[2]) const {
     for_each<user::kMaskReadsTensors>(scores, head, first_key, rows, [&](float& s, expression::Variables& at) {
       if (!user::mask(at, params->mask_tensors)) s = ptx::negative_infinity();
     });
@@ -71,16 +74,17 @@ struct Expressions {
 
  private:
   // Tensors have no elements for rows and keys past the end, which a tile may have: those take the last one's.
-  template <bool kInside, class Accumulator, class Function>
-  FC_DEVICE void for_each(Accumulator& scores, const Head& head, int first_key, const int (&rows)[2],
+  template <bool kInside, class Accumulator, class Heads, class Function>
+  FC_DEVICE void for_each(Accumulator& scores, const Heads& head, int first_key, const int (&rows)[2],
                           Function function) const {
-    expression::Variables at = variables(head);
+    expression::Variables at = variables(head_of_row(head, 0));
     // Opaque, so that what depends on the row alone is computed once for a block and does not live through all of them.
     int own[2] = {ptx::opaque(rows[0]), ptx::opaque(rows[1])};
     if constexpr (kInside)
       own[0] = min_int(own[0], problem.seqlen_q - 1), own[1] = min_int(own[1], problem.seqlen_q - 1);
 #pragma unroll
     for (int i = 0; i < kElements<Accumulator>; ++i) {
+      at.h = head_of_row(head, row_of_element(i)).head_q;
       at.i = own[row_of_element(i)];
       at.j = first_key + column_of_element(i);
       if constexpr (kInside) at.j = min_int(at.j, problem.seqlen_kv - 1);
