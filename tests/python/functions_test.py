@@ -101,6 +101,25 @@ class FunctionsTest(unittest.TestCase):
         with self.assertRaisesRegex(flashcore.Error, "tensors has 1 addresses, and this plan has 2 tensors: attention_bias, attention_mask"):
             plan.launch(*addresses, tensors=(1,))
 
+    def test_quantised_caches(self):
+        """A step of decoding: s and the bias are of what the codes stand for."""
+        self.q, bias = self.q[:, :, :1].copy(), self.random.standard_normal((HEADS, KEYS), dtype="float32")
+        self.h, self.j = self.h[:, :, :1], self.j[:, :, :1]
+        codes = [numpy.int8(self.random.integers(-127, 128, (BATCH, HEADS_KV, KEYS, DIM))) for _ in "kv"]
+        for shape in ((), (BATCH, HEADS_KV), (BATCH, HEADS_KV, KEYS)):
+            factors = [numpy.float32(0.01 + 0.02 * self.random.random(shape)) for _ in "kv"]
+            self.k, self.v = (x * f.reshape(*f.shape, *[1] * (4 - f.ndim)) for x, f in zip(codes, factors))
+            expected = self.expected(lambda s: 2 * numpy.tanh(s / 2) + bias[self.h, self.j], self.j % 4 != 1)
+            o, lse = flashcore.attention(self.q, *codes, score="2 * tanh(s / 2) + bias[h, j]", mask="j % 4 != 1", tensors={"bias": bias},
+                                         descale_k=factors[0], descale_v=factors[1], return_lse=True)  # fmt: skip
+            numpy.testing.assert_allclose(o, expected[0], atol=3e-6)
+            numpy.testing.assert_allclose(lse, expected[1], atol=5e-6)
+        pages = [numpy.ascontiguousarray(x[:1]) for x in codes]  # one of all the keys
+        paged = flashcore.decode(self.q[:1, :, 0].copy(), *pages, numpy.int32([[0]]), numpy.int32([KEYS]), layout="HND", bias=bias[None, :, None],
+                                 descale_k=0.02, descale_v=0.03)  # fmt: skip
+        self.k, self.v = codes[0] * 0.02, codes[1] * 0.03
+        numpy.testing.assert_allclose(paged, self.expected(lambda s: s + bias[self.h, self.j])[0][0, :, 0][None], atol=3e-6)
+
     def test_the_same_text_with_other_arrays(self):
         for _ in range(2):
             bias = self.random.standard_normal((ROWS, KEYS), dtype="float32")
