@@ -19,7 +19,6 @@ constexpr const char* kCandidates[] = {
     "sm90_fwd:num_consumers=1,block_n=64,num_stages=2,ping_pong=0,scheduler=0,q_stages=1",
     kDecode,
     kDecodeParts,
-    "sm80_decode_fwd:row_warps=4,key_warps=2,block_n=32,num_stages=2,ctas_per_sm=1,min_blocks=1,split_keys=0",
 };
 
 // Of ragged batches, which go round tiles and leave fewer registers.
