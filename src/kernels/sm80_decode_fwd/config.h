@@ -135,11 +135,12 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int functions = !transforms_scores(t) ? 0 : acc_o >= 128 ? 28 : 20;
   // K and V of other widths have addresses of their own.
   const int uneven = acc_o >= 112 && keys_per_warp(c) > 16 && t.head_dim != t.head_dim_v ? 48 : 0;
-  // What the user's own functions read, for which beside the widest O there is room. Of 1230 compilations six spilled
-  // with less, five of them where few warps have many keys, and four that had more keys to a warp than why_invalid
-  // allows.
-  const bool many_keys = keys_per_warp(c) > 16 && c.key_warps < 4;
-  const int expressions = !has_expression(t) || acc_o >= 112 ? 0 : many_keys ? 48 : 16;
+  // What the user's own functions read, for which beside the widest O there is room. Of 1990 compilations eight spilled
+  // with less, seven of them where few warps have many keys or columns, and four that had more keys to a warp than
+  // why_invalid allows.
+  const bool many_columns = acc_o >= (has_quantised_cache(t) ? 56 : 80);
+  const bool few_warps = c.key_warps < 4 && (keys_per_warp(c) > 16 || many_columns);
+  const int expressions = !has_expression(t) || acc_o >= 112 ? 0 : few_warps ? 48 : 16;
   return acc_o + acc_s + q + rest + functions + expressions + codes + uneven;
 }
 
