@@ -1,7 +1,6 @@
 #include "api/append.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -11,9 +10,9 @@
 #include <span>
 #include <tuple>
 
-#include "api/allocations.h"
 #include "api/artifact_cache.h"
-#include "api/overlap.h"
+#include "api/fork_gate.h"
+#include "api/operand_checks.h"
 #include "core/dtype.h"
 #include "core/error.h"
 
@@ -21,23 +20,8 @@ namespace flashcore::api {
 namespace {
 
 constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max() / 2;
-constexpr std::int64_t kMostColumns = 1 << 20, kMostReach = std::int64_t{1} << 56;
+constexpr std::int64_t kMostColumns = 1 << 20;
 constexpr std::int64_t kMostKeys = std::int64_t{1} << 40;  // of a pool
-
-// `least`: the size that callers of an older header have.
-template <class Struct>
-Struct whole_struct(const Struct* given, Struct initial, const char* name, std::size_t least = sizeof(Struct)) {
-  if (!given) throw_bad_input("the {} is null; start from {}", name, name);
-  std::uint32_t size = 0;
-  std::memcpy(&size, given, sizeof(size));
-  if (size != sizeof(Struct) && size != least)
-    throw_bad_input(
-        "{}.struct_size is {}, and this library (ABI version {}) knows {}: start from the INIT macro, or use the "
-        "library that belongs to the header",
-        name, size, FC_ABI_VERSION, sizeof(Struct));
-  std::memcpy(&initial, given, size);
-  return initial;
-}
 
 append::Kind read_kind(const fc_append_kind* given) {
   const fc_append_kind kind = whole_struct(given, fc_append_kind FC_APPEND_KIND_INIT, "fc_append_kind");
@@ -81,39 +65,24 @@ append::Kind read_kind(const fc_append_kind* given) {
 class Reader {
  public:
   Reader(const Context& context, const append::Kind& kind, const fc_append_operands& given)
-      : context_(context), kind_(kind), given_(given) {
+      : context_(context), kind_(kind), given_(given), checks_(context) {
     sizes();
     caches();
     factors();
     lengths();
     table();
     rotary();
-    check_apart();
+    checks_.check_apart();
   }
   const append::AppendParams& params() const { return params_; }
 
  private:
-  struct Tensor {
-    const char* name;
-    const void* at;
-    Footprint footprint;
-    bool written;
-  };
-
-  std::int64_t within(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) const {
-    if (value < least || value > most) throw_bad_input("{} is {}; {} to {} are allowed", name, value, least, most);
-    return value;
-  }
-  int whole(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) const {
-    return static_cast<int>(within(name, value, least, most));
-  }
-
   void sizes() {
-    params_.batch = whole("batch", given_.batch, 1, kMostRows);
-    const int heads = whole("heads_kv", given_.heads_kv, 1, kMostColumns);
+    params_.batch = checks_.whole("batch", given_.batch, 1, kMostRows);
+    const int heads = checks_.whole("heads_kv", given_.heads_kv, 1, kMostColumns);
     params_.k.heads = params_.v.heads = heads;
-    params_.k.dim = whole("head_dim", given_.head_dim, 1, kMostColumns / heads);
-    params_.v.dim = whole("head_dim_v", given_.head_dim_v, 1, kMostColumns / heads);
+    params_.k.dim = checks_.whole("head_dim", given_.head_dim, 1, kMostColumns / heads);
+    params_.v.dim = checks_.whole("head_dim_v", given_.head_dim_v, 1, kMostColumns / heads);
     if ((given_.row_sequences != nullptr) != (given_.row_positions != nullptr))
       throw_bad_input("{} is null and the other is not; give row_sequences and row_positions, or neither",
                       given_.row_sequences ? "row_positions" : "row_sequences");
@@ -131,19 +100,9 @@ class Reader {
 
   append::NewRows rows_of(const char* name, std::int64_t given, bool packed) const {
     append::NewRows rows{};
-    rows.each = whole(name, given, 0, packed ? kMostRows : kMostRows / params_.batch);
+    rows.each = checks_.whole(name, given, 0, packed ? kMostRows : kMostRows / params_.batch);
     rows.count = packed ? rows.each : rows.each * params_.batch;
     return rows;
-  }
-
-  // Offsets are counted in 64 bits.
-  void check_reach(const char* name, const TensorLayout& l) const {
-    const std::int64_t extents[] = {l.batch, l.heads, l.rows},
-                       strides[] = {l.stride_batch, l.stride_head, l.stride_row};
-    for (int i = 0; i < 3; ++i)
-      if (extents[i] > 1 && (strides[i] > kMostReach / extents[i] || strides[i] < -kMostReach / extents[i]))
-        throw_bad_input("{} has {} times a stride of {} elements; at most 2^56 elements are allowed", name, extents[i],
-                        strides[i]);
   }
 
   // Rows of new tensors: [batch, rows, heads, dim], or [rows, heads, dim].
@@ -160,62 +119,17 @@ class Reader {
   }
 
   void add(const char* name, const void* at, const TensorLayout& layout, bool written) {
-    add(name, at, layout, written, static_cast<DType>(kind_.element));
-  }
-  void add(const char* name, const void* at, const TensorLayout& layout, bool written, DType dtype) {
-    if (layout.batch == 0 || layout.rows == 0) return;
-    check_reach(name, layout);
-    check_address(name, at, static_cast<std::int64_t>(least_bytes(dtype)));
-    const Footprint footprint = Footprint::of(layout, dtype);
-    if (!context_.on_cpu() && footprint.low < 0)
-      throw_bad_input("{} has a negative stride, and only the CPU's loops take those; copy the tensor", name);
-    allocations().check(name, at, footprint.low, footprint.high);
-    if (written) check_distinct(name, layout);
-    note({name, at, footprint, written});
-  }
-
-  void note(const Tensor& tensor) {
-    FC_CHECK(count_ < tensors_.size());
-    tensors_[count_++] = tensor;
-  }
-
-  void check_address(const char* name, const void* at, std::int64_t alignment) const {
-    if (!at) throw_bad_input("{} is null; give its address on {}", name, context_.info().id);
-    if (reinterpret_cast<std::uintptr_t>(at) % static_cast<std::uintptr_t>(alignment) != 0)
-      throw_bad_input("{} is at {}, which is no multiple of its {}-byte elements; copy it", name, at, alignment);
-  }
-
-  // Two rows in one place would be one sequence's data in another's. Of strides as slices and permutations make them,
-  // each steps over all that the smaller ones reach; others are refused.
-  void check_distinct(const char* name, const TensorLayout& l) const {
-    std::array<std::pair<std::int64_t, std::int64_t>, 3> axes = {
-        {{std::abs(l.stride_batch), l.batch}, {std::abs(l.stride_head), l.heads}, {std::abs(l.stride_row), l.rows}}};
-    std::sort(axes.begin(), axes.end());
-    std::int64_t reach = l.columns;
-    for (const auto& [stride, extent] : axes) {
-      if (extent == 1) continue;
-      if (stride < reach)
-        throw_bad_input(
-            "{} has strides ({}, {}, {}) of batch, head and row: its rows of {} elements share memory, and one's new "
-            "numbers "
-            "would overwrite another's; give a tensor with memory of its own",
-            name, l.stride_batch, l.stride_head, l.stride_row, l.columns);
-      reach += stride * (extent - 1);
-    }
+    checks_.tensor(name, at, layout, static_cast<DType>(kind_.element), written);
   }
 
   const std::int32_t* int32s(const char* name, const std::int32_t* at, std::int64_t count, bool written) {
-    if (!at || count == 0) return at;
-    check_address(name, at, sizeof(std::int32_t));
-    const auto bytes = count * static_cast<std::int64_t>(sizeof(std::int32_t));
-    allocations().check(name, at, 0, bytes);
-    note({name, at, Footprint({1, 1, 1, bytes, bytes, bytes, bytes}, 1), written});
+    if (at) checks_.array(name, at, count, sizeof(std::int32_t), written);
     return at;
   }
 
   void caches() {
-    params_.pages = whole("pages", given_.pages, 0, std::numeric_limits<std::int32_t>::max());
-    params_.page_size = whole("page_size", given_.page_size, 1, std::numeric_limits<std::int32_t>::max());
+    params_.pages = checks_.whole("pages", given_.pages, 0);
+    params_.page_size = checks_.whole("page_size", given_.page_size, 1);
     if (given_.pages > kMostKeys / given_.page_size)
       throw_bad_input("{} pages of {} keys are more than any memory has; at most 2^40 keys are allowed", given_.pages,
                       given_.page_size);
@@ -230,19 +144,15 @@ class Reader {
           "{} has rows of {} elements and strides ({}, {}, {}); give even ones: two elements of int4 share a "
           "byte",
           name, x.dim, s.batch, s.head, s.row);
-    add(name, at, {params_.pages, x.heads, params_.page_size, x.dim, s.batch, s.head, s.row}, true,
-        static_cast<DType>(append::element_of_cache(kind_)));
+    checks_.tensor(name, at, {params_.pages, x.heads, params_.page_size, x.dim, s.batch, s.head, s.row},
+                   static_cast<DType>(append::element_of_cache(kind_)), true);
   }
 
   // Of a quantised cache with a factor for each key, which are written.
   void new_factors(const char* name, float* at, bool by_token, float*& to) {
     if (!by_token && at) throw_bad_input("{} is given and scaling is not FC_SCALING_TOKEN; leave it null", name);
     if (!by_token || params_.pages == 0) return;
-    check_address(name, at, sizeof(float));
-    const std::int64_t bytes =
-        std::int64_t{params_.pages} * params_.page_size * params_.k.heads * static_cast<std::int64_t>(sizeof(float));
-    allocations().check(name, at, 0, bytes);
-    note({name, at, Footprint({1, 1, 1, bytes, bytes, bytes, bytes}, 1), true});
+    checks_.array(name, at, std::int64_t{params_.pages} * params_.page_size * params_.k.heads, sizeof(float), true);
     to = at;
   }
 
@@ -273,10 +183,7 @@ class Reader {
                                       : "the caches are of dtype, which has no factors");
         continue;
       }
-      check_address(name, at, sizeof(float));
-      const auto bytes = count * static_cast<std::int64_t>(sizeof(float));
-      allocations().check(name, at, 0, bytes);
-      note({name, at, Footprint({1, 1, 1, bytes, bytes, bytes, bytes}, 1), false});
+      checks_.array(name, at, count, sizeof(float), false);
       *descale = {at, by_head ? params_.k.heads : 0, by_head ? 1 : 0};
       for (std::int64_t i = 0; context_.on_cpu() && i < count; ++i)
         if (!(at[i] > 0) || std::isinf(at[i]))
@@ -286,7 +193,7 @@ class Reader {
 
   void lengths() {
     const bool needs = !given_.row_sequences || given_.heads_q != 0 || given_.new_seqlens;
-    if (needs) check_address("cache_seqlens", given_.cache_seqlens, sizeof(std::int32_t));
+    if (needs) checks_.check_address("cache_seqlens", given_.cache_seqlens, sizeof(std::int32_t));
     if (!needs && given_.cache_seqlens)
       throw_bad_input("cache_seqlens and row_sequences are both given; row_positions say where rows go: leave it null");
     if (given_.new_seqlens && given_.row_sequences)
@@ -296,7 +203,7 @@ class Reader {
     params_.new_lengths = given_.new_seqlens;
     // In the place of the old ones they are written by a launch of its own.
     if (given_.new_seqlens != given_.cache_seqlens) int32s("new_seqlens", given_.new_seqlens, params_.batch, true);
-    else if (given_.new_seqlens) tensors_[count_ - 1].written = true;
+    else if (given_.new_seqlens) checks_.last_is_written();
     params_.refused = given_.refused;
     int32s("refused", reinterpret_cast<const std::int32_t*>(given_.refused), 1, true);
   }
@@ -308,14 +215,14 @@ class Reader {
       return;
     }
     params_.block_table = given_.block_table;
-    params_.max_pages = whole("max_pages", given_.max_pages, 0, std::numeric_limits<std::int32_t>::max());
+    params_.max_pages = checks_.whole("max_pages", given_.max_pages, 0);
     if (given_.table_starts) {
       params_.table_starts = int32s("table_starts", given_.table_starts, params_.batch + 1, false);
       int32s("block_table", given_.block_table, params_.max_pages, false);
       return;
     }
     params_.table_stride = given_.table_stride == 0 ? params_.max_pages : given_.table_stride;
-    within("table_stride", params_.table_stride, params_.max_pages, kMostReach / params_.batch);
+    checks_.within("table_stride", params_.table_stride, params_.max_pages, OperandChecks::kMostReach / params_.batch);
     const std::int64_t last = (params_.batch - 1) * params_.table_stride + params_.max_pages;
     int32s("block_table", given_.block_table, params_.max_pages == 0 ? 0 : last, false);
   }
@@ -327,14 +234,15 @@ class Reader {
                         given_.heads_q != 0 ? "heads_q is" : "cos or sin is");
       return;
     }
-    params_.rotary_dim = whole("rotary_dim", given_.rotary_dim, 2, given_.head_dim);
+    params_.rotary_dim = checks_.whole("rotary_dim", given_.rotary_dim, 2, given_.head_dim);
     if (kind_.cache == CacheElement::kInt4 && kind_.rotary == append::Rotary::kHalf && params_.rotary_dim % 4 != 0)
       throw_bad_input("rotary_dim is {} and the caches are of int4; give a multiple of 4: two columns share a byte",
                       params_.rotary_dim);
     if (params_.rotary_dim % 2 != 0) throw_bad_input("rotary_dim is {}; give an even number", params_.rotary_dim);
-    params_.angle_rows = whole("rotary_rows", given_.rotary_rows, 0, std::numeric_limits<std::int32_t>::max());
+    params_.angle_rows = checks_.whole("rotary_rows", given_.rotary_rows, 0);
     params_.angle_stride = given_.rotary_stride == 0 ? params_.rotary_dim / 2 : given_.rotary_stride;
-    within("rotary_stride", params_.angle_stride, params_.rotary_dim / 2, kMostReach / std::max(params_.angle_rows, 1));
+    checks_.within("rotary_stride", params_.angle_stride, params_.rotary_dim / 2,
+                   OperandChecks::kMostReach / std::max(params_.angle_rows, 1));
     params_.cos = angles("cos", given_.cos);
     params_.sin = angles("sin", given_.sin);
     queries();
@@ -343,16 +251,16 @@ class Reader {
   const void* angles(const char* name, const void* at) {
     if (params_.angle_rows == 0) return at;
     const auto bytes = static_cast<std::int64_t>(size_of(static_cast<DType>(kind_.table)));
-    check_address(name, at, bytes);
-    const Footprint footprint({1, 1, params_.angle_rows, params_.rotary_dim / 2, 0, 0, params_.angle_stride}, bytes);
-    allocations().check(name, at, footprint.low, footprint.high);
-    note({name, at, footprint, false});
+    checks_.check_address(name, at, bytes);
+    checks_.memory(name, at,
+                   Footprint({1, 1, params_.angle_rows, params_.rotary_dim / 2, 0, 0, params_.angle_stride}, bytes),
+                   false);
     return at;
   }
 
   void queries() {
     append::Operand& q = params_.q;
-    q.heads = whole("heads_q", given_.heads_q, 0, kMostColumns / params_.k.dim);
+    q.heads = checks_.whole("heads_q", given_.heads_q, 0, kMostColumns / params_.k.dim);
     if (q.heads == 0) return;
     q.dim = params_.k.dim;
     const bool packed = given_.cu_seqlens_q;
@@ -370,22 +278,11 @@ class Reader {
     q.from_stride = strides(given_.q_strides), q.to_stride = strides(given_.q_out_strides);
   }
 
-  void check_apart() const {
-    for (std::size_t i = 0; i < count_; ++i)
-      for (std::size_t j = 0; j < count_; ++j) {
-        const Tensor &out = tensors_[i], &other = tensors_[j];
-        if (i == j || !out.written || !overlap(out.footprint, out.at, other.footprint, other.at)) continue;
-        throw_bad_input("{} at {} overlaps {} at {}; give an output memory of its own", out.name, out.at, other.name,
-                        other.at);
-      }
-  }
-
   const Context& context_;
   const append::Kind& kind_;
   const fc_append_operands& given_;
   append::AppendParams params_{};
-  std::array<Tensor, 24> tensors_{};
-  std::size_t count_ = 0;
+  OperandChecks checks_;
 };
 
 }  // namespace

@@ -70,7 +70,7 @@ class CpuRows {
         for (int head = 0; head < x.heads; ++head) {
           const float largest = largest_of_row(x, from + head * x.from_stride.head, place.position, turned);
           of_row[std::int64_t{head} * params_.page_size] =
-              factor_of_row(largest, largest >= 0, largest_of(static_cast<Element>(cache_)));
+              factor_of(largest, largest >= 0, largest_of(static_cast<Element>(cache_)));
         }
         factors = of_row, head_stride = params_.page_size;
       }

@@ -8,10 +8,10 @@
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/memory_bytes.cuh"
-#include "kernels/ptx/shuffle.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/tile/element.cuh"
 #include "kernels/tile/element_fp8.cuh"
+#include "kernels/tile/values.cuh"
 
 namespace flashcore::append {
 
@@ -21,28 +21,26 @@ struct DeviceInts {
   }
 };
 
-constexpr int bytes_of_element(Element element) { return is_8bit(element) ? 1 : element == Element::kF32 ? 4 : 2; }
-
 // Elements that a thread moves at once: 16 bytes, or one; of int4 two, which share a byte.
 template <Kind K, bool kVector>
-inline constexpr int kWidth = kVector                          ? 16 / bytes_of_element(K.element)
+inline constexpr int kWidth = kVector                          ? 16 / tile::bytes_of_element(K.element)
                               : K.cache == CacheElement::kInt4 ? 2
                                                                : 1;
 
 template <Kind K>
 FC_DEVICE const char* at(const void* base, long long element) {
-  return static_cast<const char*>(base) + element * bytes_of_element(K.element);
+  return static_cast<const char*>(base) + element * tile::bytes_of_element(K.element);
 }
 template <Kind K>
 FC_DEVICE char* at(void* base, long long element) {
-  return static_cast<char*>(base) + element * bytes_of_element(K.element);
+  return static_cast<char*>(base) + element * tile::bytes_of_element(K.element);
 }
 
 // Element `element` of a cache.
 template <Kind K>
 FC_DEVICE char* at_cache(void* base, long long element) {
   if constexpr (K.cache == CacheElement::kInt4) return static_cast<char*>(base) + element / 2;
-  else return static_cast<char*>(base) + element * bytes_of_element(element_of_cache(K));
+  else return static_cast<char*>(base) + element * tile::bytes_of_element(element_of_cache(K));
 }
 
 // As they are, NaN and all.
@@ -64,28 +62,12 @@ FC_DEVICE void copy(const void* from, void* to) {
   }
 }
 
-template <Kind K>
-FC_DEVICE float value_of(unsigned short bits) {
-  if constexpr (K.element == Element::kF16) return ptx::cvt_f32_f16(bits);
-  else return ptx::cvt_f32_bf16(bits);
-}
-
 template <Kind K, bool kVector>
 FC_DEVICE void load_values(const void* from, float (&values)[kWidth<K, kVector>]) {
   if constexpr (!kVector) {
     for (int i = 0; i < kWidth<K, false>; ++i) values[i] = tile::load<K.element>(from, i);
   } else {
-    const ptx::Vector4 words = ptx::ld_global_v4(from);
-    const unsigned all[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (K.element == Element::kF32) {
-        values[i] = ptx::float_of_bits(all[i]);
-      } else {
-        values[2 * i] = value_of<K>(static_cast<unsigned short>(all[i]));
-        values[2 * i + 1] = value_of<K>(static_cast<unsigned short>(all[i] >> 16));
-      }
-    }
+    tile::load_16_bytes<K.element>(from, values);
   }
 }
 
@@ -232,18 +214,6 @@ FC_DEVICE void write_row(const AppendParams& params, const Operand& operand, lon
   }
 }
 
-// -1 where there is none.
-template <int kCount>
-FC_DEVICE float largest_finite(const float (&values)[kCount], float largest) {
-  constexpr unsigned kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const unsigned bits = ptx::bits_of_float(values[i]) & kMagnitude;
-    if (bits < kInfinity) largest = ptx::max(largest, ptx::float_of_bits(bits));
-  }
-  return largest;
-}
-
 // All heads of a row of a cache with a factor for each key, by the CTA's warps: a first pass finds the head's factor.
 template <Kind K, bool kVector, bool kTurned>
 FC_DEVICE void write_row_and_factors(const AppendParams& params, const Operand& operand, float* factors, long long from,
@@ -269,11 +239,11 @@ FC_DEVICE void write_row_and_factors(const AppendParams& params, const Operand& 
         body(column, values);
       }
     };
-    float largest = -1.0f;
-    for_each_piece([&](int, const float(&values)[kW]) { largest = largest_finite(values, largest); });
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) largest = ptx::max(largest, ptx::shfl_bfly(largest, mask));
-    const float factor = factor_of_row(largest, largest >= 0.0f, largest_of(element_of_cache(K)));
+    float largest = -1.0f;  // a row without a finite number
+    for_each_piece([&](int, const float(&values)[kW]) { largest = tile::largest_finite(values, largest); });
+    largest = tile::largest_of_warp(largest);
+    // Of zeros it is the least: kernels keep weights times factors in few bits, and rows with numbers need those.
+    const float factor = factor_of(largest, largest >= 0.0f, largest_of(element_of_cache(K)));
     if (lane == 0)
       ptx::st_global_f32(factors + factor_index(operand.heads, params.page_size, place.page, head, place.row), factor);
     for_each_piece([&](int column, const float(&values)[kW]) {

@@ -2,6 +2,7 @@
 // Appending: new rows of K and V go to their places in a cache. What the kernel is compiled for, what it is handed, and
 // where each row goes. Read by g++ and by NVRTC; the CPU's loops take the same decisions from here.
 
+#include "kernels/tile/code_range.h"
 #include "kernels/tile/traits.h"
 
 namespace flashcore::append {
@@ -28,21 +29,6 @@ inline constexpr int kThreads = 128;
 // Where the factor of a key lies among new_descale_k and new_descale_v.
 inline long long factor_index(int heads, int page_size, int page, int head, int row) {
   return (static_cast<long long>(page) * heads + head) * page_size + row;
-}
-// The factor that brings a row's largest finite magnitude to the largest number of the cache's type. It is normal, so
-// that no rounding of it lets a code saturate; least of all for zeros, whose factor must not be larger than those of
-// rows with numbers: kernels keep weights times factors in few bits. A row without a finite number has 1.
-inline float factor_of_row(float magnitude, bool has_finite, float largest) {
-  constexpr float kLeastNormal = 1.17549435e-38f;
-  if (!has_finite) return 1.0f;
-  const float factor = magnitude / largest;
-  return factor > kLeastNormal ? factor : kLeastNormal;
-}
-constexpr float largest_of(Element cache) {
-  return cache == Element::kE4M3   ? 448.0f
-         : cache == Element::kE5M2 ? 57344.0f
-         : cache == Element::kInt4 ? 7.0f
-                                   : 127.0f;
 }
 
 // Rows of k and v, or of q: whose each is, and where it lies.
