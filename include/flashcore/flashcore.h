@@ -103,8 +103,9 @@ typedef enum fc_element { FC_ELEMENT_FLOAT = 0, FC_ELEMENT_INT = 1, FC_ELEMENT_B
 /* Handles are numbers, not addresses: a closed one is refused, never dereferenced. */
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
-typedef struct fc_timer_handle* fc_timer;   /* since ABI version 4 */
-typedef struct fc_append_handle* fc_append; /* since ABI version 9 */
+typedef struct fc_timer_handle* fc_timer;       /* since ABI version 4 */
+typedef struct fc_append_handle* fc_append;     /* since ABI version 9 */
+typedef struct fc_quantize_handle* fc_quantize; /* since ABI version 12 */
 
 /* Distances in elements between neighbours along batch, head and row; the elements of a row are adjacent. An input's
  * stride may be 0 (the same elements again: a broadcast) and, on the CPU, negative; an address is always that of
@@ -443,6 +444,64 @@ FC_API fc_status fc_append_destroy(fc_append append);
  * FC_ERROR_BAD_INPUT are null and misaligned addresses, sizes and strides out of range, and outputs that share memory
  * with what is read. */
 FC_API fc_status fc_append_launch(fc_append append, const fc_append_operands* operands, void* stream);
+
+/* --- quantising: q, k and v of 32 or 16 bits to 8-bit floats with their factors. Since ABI version 12 ------------ */
+
+/* A step of its own before attention on 8 bits. An element is divided by its factor, rounded to the nearest (ties to
+ * even), and saturates; NaN stays NaN. A factor is the largest finite magnitude over the largest number of the type,
+ * but at least 2^-126; 1 where all are zero. All of it happens on the device, in fp32. */
+
+/* What a kernel is compiled for. Sizes, strides and addresses are those of each launch. */
+typedef struct fc_quantize_kind {
+  uint32_t struct_size; /* sizeof(fc_quantize_kind); FC_QUANTIZE_KIND_INIT sets it */
+  int32_t dtype;        /* fc_dtype of q, k and v: FC_FP32, FC_FP16 or FC_BF16 */
+  int32_t code_dtype;   /* FC_E4M3 or FC_E5M2 */
+} fc_quantize_kind;
+
+#define FC_QUANTIZE_KIND_INIT \
+  { (uint32_t)sizeof(fc_quantize_kind), FC_FP16, FC_E4M3 }
+
+/* One launch. Start from FC_QUANTIZE_OPERANDS_INIT. The elements of a row are adjacent; strides count elements, and
+ * none is negative on a GPU. The fastest kernel needs a head_dim and head_dim_v that are multiples of 16, addresses and
+ * strides in bytes of q, k and v that are multiples of 16, and such of their codes. */
+typedef struct fc_quantize_operands {
+  uint32_t struct_size; /* sizeof(fc_quantize_operands); FC_QUANTIZE_OPERANDS_INIT sets it */
+  int32_t scaling;      /* fc_scaling: FC_SCALING_TENSOR (FC_SCALING_USUAL) or FC_SCALING_HEAD */
+  int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_kv; /* heads_kv divides heads_q; the batch and lengths may be 0 */
+  int64_t head_dim, head_dim_v;                          /* 1 to 2048 */
+  /* [batch, heads_q, seqlen_q, head_dim], [batch, heads_kv, seqlen_kv, head_dim], [..., head_dim_v] */
+  const void *q, *k, *v;
+  fc_strides q_strides, k_strides, v_strides;
+  void *q_codes, *k_codes, *v_codes; /* of code_dtype, the same shapes; v_codes as v_layout says */
+  fc_strides q_codes_strides, k_codes_strides, v_codes_strides;
+  float *descale_q, *descale_k, *descale_v; /* written: one each, or with FC_SCALING_HEAD [batch, heads_kv] */
+  /* [batch, heads_kv, head_dim], written: the mean of each column of k over its keys, which is taken from k first.
+   * Attention's o stays as it is, and lse is lower by scale * q * k_mean. Outlier channels of k are much the same for
+   * all keys. Null: nothing is taken. It is not written where seqlen_kv is 0 */
+  float* k_mean;
+  int32_t hadamard; /* 1: q and k are rotated by a random Hadamard transform, which spreads outlier channels and leaves
+                       q * k as it is; head_dim is a power of two up to 512. 0: they are not */
+  /* fc_v_layout of v_codes. FC_V_DN: [batch, heads_kv, head_dim_v, seqlen_kv], row is from column to column. The
+   * address and the strides are multiples of 16, and the row's is at least seqlen_kv rounded up to one: keys up to
+   * there are written as zeros */
+  int32_t v_layout;
+  uint64_t seed; /* of the signs of hadamard */
+} fc_quantize_operands;
+
+#define FC_QUANTIZE_OPERANDS_INIT                                                                                      \
+  {                                                                                                                    \
+    (uint32_t)sizeof(fc_quantize_operands), FC_SCALING_TENSOR, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, {0, 0, 0},       \
+        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, NULL, 0, FC_V_ND, 0 \
+  }
+
+/* Compiles and loads the kernels, or finds them. As fc_plan_create it may be done during a capture. */
+FC_API fc_status fc_quantize_create(fc_context context, const fc_quantize_kind* kind, fc_quantize* quantize);
+/* Launches under way and captured graphs stay valid. */
+FC_API fc_status fc_quantize_destroy(fc_quantize quantize);
+/* Enqueues on `stream` as fc_plan_launch does, workspaces included: waits for nothing, may be captured, and gives the
+ * same bits for the same input. Refused with FC_ERROR_BAD_INPUT are null and misaligned addresses, sizes and strides
+ * out of range, and outputs that share memory with what is read. */
+FC_API fc_status fc_quantize_launch(fc_quantize quantize, const fc_quantize_operands* operands, void* stream);
 
 /* --- timing: for programs that put another attention beside flashcore (docs/peers.md). Since ABI version 4 ------- */
 

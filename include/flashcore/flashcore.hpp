@@ -407,6 +407,32 @@ class Append {
   Handle owner_;
 };
 
+/// Makes 8-bit floats of q, k and v, with their factors; see fc_quantize_operands for shapes. One serves launches of
+/// any sizes, from any number of threads.
+class Quantize {
+ public:
+  /// `dtype`: of q, k and v, FC_FP32, FC_FP16 or FC_BF16. `code_dtype`: FC_E4M3 or FC_E5M2.
+  Quantize(const Context& context, fc_dtype dtype, fc_dtype code_dtype = FC_E4M3) {
+    fc_quantize_kind kind = FC_QUANTIZE_KIND_INIT;
+    kind.dtype = dtype;
+    kind.code_dtype = code_dtype;
+    fc_quantize handle = nullptr;
+    detail::check(fc_quantize_create(context.get(), &kind, &handle));
+    owner_ = Handle(handle);
+  }
+
+  /// In order on `stream` (a CUstream). Error before anything is written for what fc_quantize_launch refuses.
+  void launch(const fc_quantize_operands& operands, void* stream = nullptr) const {
+    detail::check(fc_quantize_launch(get(), &operands, stream));
+  }
+
+  fc_quantize get() const noexcept { return owner_.get(); }
+
+ private:
+  using Handle = detail::Owner<fc_quantize, fc_quantize_destroy>;
+  Handle owner_;
+};
+
 }  // namespace flashcore
 
 #endif  // C++20

@@ -12,6 +12,7 @@
 #include "api/foreign_timer.h"
 #include "api/handles.h"
 #include "api/plan.h"
+#include "api/quantise.h"
 #include "api/status.h"
 #include "device/cpu/cpu_threads.h"
 #include "device/cuda/context.h"
@@ -25,6 +26,7 @@ using Contexts = HandleTable<Context, fc_context>;
 using Plans = HandleTable<Plan, fc_plan>;
 using Timers = HandleTable<ForeignTimer, fc_timer>;
 using Appends = HandleTable<Append, fc_append>;
+using Quantises = HandleTable<Quantise, fc_quantize>;
 
 // Never destroyed: at exit, threads of the caller may still be at work, and the driver may be gone already.
 Contexts& contexts() {
@@ -43,12 +45,17 @@ Appends& appends() {
   static auto* table = new Appends("append", 0x40000000);
   return *table;
 }
+Quantises& quantises() {
+  static auto* table = new Quantises("quantize", 0x50000000);
+  return *table;
+}
 
 [[maybe_unused]] const bool g_renewed = (renew_in_child([] {
                                            contexts().renew_lock();
                                            plans().renew_lock();
                                            timers().renew_lock();
                                            appends().renew_lock();
+                                           quantises().renew_lock();
                                            allocations().renew_lock();
                                          }),
                                          true);
@@ -234,6 +241,28 @@ fc_status fc_append_destroy(fc_append append) {
 
 fc_status fc_append_launch(fc_append append, const fc_append_operands* operands, void* stream) {
   return guarded_launch([&] { appends().find(append)->launch(operands, stream); });
+}
+
+fc_status fc_quantize_create(fc_context context, const fc_quantize_kind* kind, fc_quantize* quantize) {
+  return guarded([&] {
+    *needed(quantize, "quantize") = nullptr;
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    *quantize = quantises().add(std::make_shared<Quantise>(found, kind));
+  });
+}
+
+fc_status fc_quantize_destroy(fc_quantize quantize) {
+  return guarded([&] {
+    std::shared_ptr<Quantise> last = quantises().find(quantize);
+    const Keep keep(driver_of(last->context()));
+    quantises().remove(quantize);
+    last.reset();
+  });
+}
+
+fc_status fc_quantize_launch(fc_quantize quantize, const fc_quantize_operands* operands, void* stream) {
+  return guarded_launch([&] { quantises().find(quantize)->launch(operands, stream); });
 }
 
 fc_status fc_timer_create(fc_context context, const fc_timed_work* work, fc_timer* timer) {
