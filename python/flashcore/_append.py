@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import threading
 from typing import Any, Optional
 
-from . import _arrays, _factors, _library, _paged, _plan
+from . import _arrays, _factors, _kernels, _library, _paged, _plan
 from ._arrays import View
 from ._library import AppendKind, AppendOperands, Error, Strides
 
@@ -16,48 +13,9 @@ _CACHE_AS_K = -1
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
 
 
-class _Kernel:
-    """A compiled kernel. Never closed: captured graphs may still launch it at exit."""
-
-    def __init__(self, device: str, dtype: str, cache: str, rotary: int, table: str) -> None:
-        self._handle = ctypes.c_void_p()
-        kind = AppendKind(dtype=_plan.DTYPES[dtype], rotary=rotary, rotary_dtype=_plan.DTYPES[table],
-                          cache_dtype=_CACHE_AS_K if cache == dtype else _plan.DTYPES[cache])  # fmt: skip
-        library = _library.library()
-        _library.check(library.fc_append_create(_library.context(device), ctypes.byref(kind), ctypes.byref(self._handle)))
-        self._launch = library.fc_append_launch
-
-    def launch(self, operands: AppendOperands, stream: int) -> None:
-        status = self._launch(self._handle, ctypes.byref(operands), stream)
-        if status:
-            _library.raise_last_error(status)
-
-
-_kernels: dict[tuple[str, str, str, int, str], _Kernel] = {}
-_lock = threading.Lock()
-
-
-def _renew_lock() -> None:
-    # Another thread of the parent may have held it when this process was forked, and is not here to give it back.
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
-
-
-def _kernel(*key: Any) -> _Kernel:
-    found = _kernels.get(key)  # type: ignore[arg-type]
-    if found is None:
-        made = _Kernel(*key)
-        with _lock:
-            found = _kernels.setdefault(key, made)  # type: ignore[arg-type]
-    return found
-
-
-def _adjacent(role: str, x: View) -> None:
-    if x.shape[-1] > 1 and x.strides[-1] != 1:
-        raise Error(f"{role} has stride {x.strides[-1]} along its last axis; the elements of a row must be adjacent: copy it")
+def _kind(dtype: str, cache: str, rotary: int, table: str) -> AppendKind:
+    return AppendKind(dtype=_plan.DTYPES[dtype], rotary=rotary, rotary_dtype=_plan.DTYPES[table],
+                      cache_dtype=_CACHE_AS_K if cache == dtype else _plan.DTYPES[cache])  # fmt: skip
 
 
 class _Call:
@@ -88,8 +46,8 @@ class _Call:
             if x.shape[-2:] != (cache.shape[head], cache.shape[3]) or x.shape[:-1] != self.k.shape[:-1]:
                 raise Error(f"{role} has shape {x.shape}, k {self.k.shape} and {role}_cache {cache.shape}; give rows that suit the cache, {axes}, as many of "
                             "v as of k")  # fmt: skip
-            _adjacent(role, x)
-            _adjacent(f"{role}_cache", cache)
+            _arrays.require_adjacent(role, x)
+            _arrays.require_adjacent(f"{role}_cache", cache)
         if tuple(self.k_cache.shape[i] for i in (0, row, head)) != tuple(self.v_cache.shape[i] for i in (0, row, head)):
             raise Error(f"k_cache has shape {self.k_cache.shape} and v_cache {self.v_cache.shape}; pages, page size and heads must agree")
 
@@ -146,7 +104,7 @@ class _Call:
                 raise Error(f"{role} is {x.dtype} {x.shape} with strides {x.strides} on {x.device}; give cos and sin [positions, rotary_dim / 2] alike, on {self.k.device}")
             if x.dtype not in _TABLE_DTYPES:
                 raise Error(f"{role} is {x.dtype}; give float32, float16 or bfloat16")
-            _adjacent(role, x)
+            _arrays.require_adjacent(role, x)
         if not 2 <= 2 * views[0].shape[1] <= self.k.shape[-1]:
             raise Error(f"rotary_cos has {views[0].shape[1]} columns and k {self.k.shape[-1]}; give half as many as are turned, at least one")
         self.keep.extend(views)
@@ -167,7 +125,7 @@ class _Call:
         for role, x in (("q", source), ("q_out", target)):
             if (x.dtype, x.device) != (self.k.dtype, self.k.device) or x.shape != source.shape:
                 raise Error(f"{role} is {x.dtype} {x.shape} on {x.device}; give {self.k.dtype} {source.shape} on {self.k.device}")
-            _adjacent(role, x)
+            _arrays.require_adjacent(role, x)
         self.keep.extend((source, target))
         o = self.operands
         o.heads_q, o.rows_q = source.shape[-2], source.shape[0 if packed else 1]
@@ -190,7 +148,7 @@ class _Call:
     def launch(self, rotary: tuple[int, str], written: tuple[Any, ...]) -> None:
         number = _arrays.current_stream(self.k) if self.stream is None else self.stream
         if self.operands.batch > 0:
-            _kernel(self.k.device, self.k.dtype, self.k_cache.dtype, *rotary).launch(self.operands, number)
+            _kernels.kernel("append", self.k.device, _kind, self.k.dtype, self.k_cache.dtype, *rotary).launch(self.operands, number)
         for x in written:
             if x is not None:
                 _arrays.note_written(x)

@@ -277,6 +277,11 @@ def cache_view(x: Any, role: str, stream: int | None, kv_dtype: Any, *, written:
     return found._replace(dtype="int4", shape=(*found.shape[:-1], 2 * found.shape[-1]), strides=(*(2 * s for s in found.strides[:-1]), column))
 
 
+def require_adjacent(role: str, x: View) -> None:
+    if x.shape[-1] > 1 and x.strides[-1] != 1:
+        raise Error(f"{role} has stride {x.strides[-1]} along its last axis; the elements of a row must be adjacent: copy it")
+
+
 class _Iovec(ctypes.Structure):
     _fields_ = [("address", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
 

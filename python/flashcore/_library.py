@@ -125,6 +125,32 @@ class AppendOperands(ctypes.Structure):
         return (self.pages, self.heads_kv, self.page_size)
 
 
+class QuantizeKind(ctypes.Structure):
+    """fc_quantize_kind, field by field as in flashcore.h."""
+
+    _fields_ = [("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("code_dtype", ctypes.c_int32)]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(QuantizeKind), **fields)
+
+
+class QuantizeOperands(ctypes.Structure):
+    """fc_quantize_operands, field by field as in flashcore.h. Addresses; 0 is null."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32), ("scaling", ctypes.c_int32), ("batch", ctypes.c_int64), ("heads_q", ctypes.c_int64),
+        ("heads_kv", ctypes.c_int64), ("seqlen_q", ctypes.c_int64), ("seqlen_kv", ctypes.c_int64), ("head_dim", ctypes.c_int64),
+        ("head_dim_v", ctypes.c_int64), ("q", ctypes.c_size_t), ("k", ctypes.c_size_t), ("v", ctypes.c_size_t), ("q_strides", Strides),
+        ("k_strides", Strides), ("v_strides", Strides), ("q_codes", ctypes.c_size_t), ("k_codes", ctypes.c_size_t), ("v_codes", ctypes.c_size_t),
+        ("q_codes_strides", Strides), ("k_codes_strides", Strides), ("v_codes_strides", Strides), ("descale_q", ctypes.c_size_t),
+        ("descale_k", ctypes.c_size_t), ("descale_v", ctypes.c_size_t), ("k_mean", ctypes.c_size_t), ("hadamard", ctypes.c_int32),
+        ("v_layout", ctypes.c_int32), ("seed", ctypes.c_uint64),
+    ]  # fmt: skip
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(QuantizeOperands), **fields)
+
+
 TIMED_CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
@@ -157,6 +183,9 @@ _FUNCTIONS = {
     "fc_append_create": [_P, ctypes.POINTER(AppendKind), ctypes.POINTER(_P)],
     "fc_append_destroy": [_P],
     "fc_append_launch": [_P, ctypes.POINTER(AppendOperands), _ADDRESS],
+    "fc_quantize_create": [_P, ctypes.POINTER(QuantizeKind), ctypes.POINTER(_P)],
+    "fc_quantize_destroy": [_P],
+    "fc_quantize_launch": [_P, ctypes.POINTER(QuantizeOperands), _ADDRESS],
     "fc_timer_create": [_P, ctypes.POINTER(TimedWork), ctypes.POINTER(_P)],
     "fc_timer_destroy": [_P],
     "fc_timer_sample": [_P, ctypes.c_double, ctypes.c_double, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],

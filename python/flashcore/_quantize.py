@@ -1,15 +1,17 @@
-"""q, k and v as 8-bit floats with their factors: a reference of NumPy or PyTorch operations, not a fast kernel."""
+"""flashcore.quantize: q, k and v as 8-bit floats with their factors."""
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any, NamedTuple
 
-from ._library import Error
+from . import _arrays, _factors, _kernels, _plan
+from ._arrays import View
+from ._library import Error, QuantizeKind, QuantizeOperands, Strides
 
-LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 _NAMES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+_WIDE = ("fp32", "fp16", "bf16")
+_SCALINGS = {"tensor": _factors.TENSOR, "head": _factors.HEAD}
 
 
 class Quantized(NamedTuple):
@@ -39,133 +41,95 @@ class Quantized(NamedTuple):
         return {"descale_q": self.descale_q, "descale_k": self.descale_k, "descale_v": self.descale_v}
 
 
-def _is_torch(x: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
+def _kind(dtype: str, code: str) -> QuantizeKind:
+    return QuantizeKind(dtype=_plan.DTYPES[dtype], code_dtype=_plan.DTYPES[code])
 
 
-class _Numpy:
-    def __init__(self, role: str, x: Any) -> None:
-        self.np = sys.modules.get("numpy")
-        if self.np is None or not isinstance(x, self.np.ndarray):
-            raise Error(f"{role} is a {type(x).__name__}; quantize takes NumPy arrays and PyTorch tensors")
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise Error("quantize of NumPy arrays needs the package ml_dtypes, which has the 8-bit floats; install it", "environment") from None
-        self.types = ml_dtypes
-
-    def wide(self, x: Any) -> Any:
-        return x.astype(self.np.float32)
-
-    def largest(self, x: Any, axes: tuple[int, ...]) -> Any:
-        return self.np.max(self.np.where(self.np.isfinite(x), abs(x), 0), axis=axes, keepdims=True, initial=0)
-
-    def where(self, condition: Any, a: Any, b: Any) -> Any:
-        return self.np.where(condition, a, b).astype(self.np.float32)
-
-    def round(self, x: Any, dtype: str) -> Any:
-        return self.np.ascontiguousarray(self.np.clip(x, -LARGEST[dtype], LARGEST[dtype]).astype(getattr(self.types, _NAMES[dtype])))
-
-    def mean(self, x: Any, axis: int) -> Any:
-        return x.mean(axis=axis, keepdims=True, dtype=self.np.float64).astype(self.np.float32)
-
-    def contiguous(self, x: Any) -> Any:
-        return self.np.ascontiguousarray(x)
-
-    def constant(self, values: list[float], like: Any) -> Any:
-        return self.np.array(values, self.np.float32)
-
-    def stack(self, a: Any, b: Any) -> Any:
-        return self.np.stack((a, b), -2)
-
-    def zeros(self, shape: tuple[int, ...], like: Any) -> Any:
-        return self.np.zeros(shape, like.dtype)
-
-    def permuted(self, x: Any, axes: tuple[int, ...]) -> Any:
-        return x.transpose(axes)
+def _read(role: str, x: Any) -> View:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(x, torch.Tensor):
+        x = x.detach()
+    elif numpy is None or not isinstance(x, numpy.ndarray):
+        raise Error(f"{role} is a {type(x).__name__}; quantize takes NumPy arrays and PyTorch tensors")
+    found = _arrays.view(x, role)
+    if len(found.shape) != 4:
+        raise Error(f"{role} has shape {found.shape}; give four axes, [batch, heads, seqlen, head_dim] or those of layout='bshd'")
+    if found.dtype not in _WIDE:
+        raise Error(f"{role} is {found.dtype}; give float32, float16 or bfloat16, which quantize makes 8-bit floats of")
+    _arrays.require_adjacent(role, found)
+    return found
 
 
-class _Torch:
-    def __init__(self) -> None:
-        self.torch = sys.modules["torch"]
-
-    def wide(self, x: Any) -> Any:
-        return x.detach().to(self.torch.float32)
-
-    def largest(self, x: Any, axes: tuple[int, ...]) -> Any:
-        return self.torch.where(self.torch.isfinite(x), x.abs(), self.torch.zeros_like(x)).amax(dim=axes, keepdim=True)
-
-    def where(self, condition: Any, a: Any, b: Any) -> Any:
-        return self.torch.where(condition, a, self.torch.as_tensor(b, dtype=self.torch.float32, device=condition.device))
-
-    def round(self, x: Any, dtype: str) -> Any:
-        return x.clamp(-LARGEST[dtype], LARGEST[dtype]).to(getattr(self.torch, _NAMES[dtype])).contiguous()
-
-    def mean(self, x: Any, axis: int) -> Any:
-        return x.to(self.torch.float64).mean(dim=axis, keepdim=True).to(self.torch.float32)
-
-    def contiguous(self, x: Any) -> Any:
-        return x.contiguous()
-
-    def constant(self, values: list[float], like: Any) -> Any:
-        return self.torch.tensor(values, dtype=self.torch.float32, device=like.device)
-
-    def stack(self, a: Any, b: Any) -> Any:
-        return self.torch.stack((a, b), -2)
-
-    def zeros(self, shape: tuple[int, ...], like: Any) -> Any:
-        return self.torch.zeros(shape, dtype=like.dtype, device=like.device)
-
-    def permuted(self, x: Any, axes: tuple[int, ...]) -> Any:
-        return x.permute(axes)
+def _empty(like: View, shape: tuple[int, ...], dtype: str) -> Any:
+    """A new contiguous array of the framework and on the device of `like`."""
+    if dtype == "fp32" or like.framework == "torch":
+        return _arrays.empty_like(like, shape, dtype)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise Error("quantize of NumPy arrays needs the package ml_dtypes, which has the 8-bit floats; install it", "environment") from None
+    return sys.modules["numpy"].empty(shape, getattr(ml_dtypes, _NAMES[dtype]))
 
 
-def _signs(count: int, seed: int) -> list[float]:
-    """±1, the same in every framework (SplitMix64)."""
-    values, state = [], seed & (2**64 - 1)
-    for _ in range(count):
-        state = (state + 0x9E3779B97F4A7C15) & (2**64 - 1)
-        z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
-        values.append(1.0 if (z ^ (z >> 31)) & 1 else -1.0)
-    return values
+class _Call:
+    """One call's operands, checked against each other, and the arrays that are written."""
 
+    def __init__(self, q: Any, k: Any, v: Any, layout: str) -> None:
+        self.q, self.k, self.v = (_read(role, x) for role, x in (("q", q), ("k", k), ("v", v)))
+        self.heads, self.rows = (1, 2) if layout == "bhsd" else (2, 1)
+        for role, x in (("k", self.k), ("v", self.v)):
+            if (x.dtype, x.device, x.framework) != (self.q.dtype, self.q.device, self.q.framework):
+                raise Error(f"q is {self.q.dtype} on {self.q.device} of {self.q.framework} and {role} is {x.dtype} on {x.device} of {x.framework}; "
+                            "all three must agree")  # fmt: skip
+        shapes = q_shape, k_shape, v_shape = self.q.shape, self.k.shape, self.v.shape
+        heads_kv = k_shape[self.heads]
+        if heads_kv == 0 or q_shape[self.heads] % heads_kv or k_shape[:3] != v_shape[:3] or q_shape[0] != k_shape[0] or q_shape[3] != k_shape[3]:
+            raise Error("q, k and v have shapes {}, {} and {}; batches must agree, rows and heads of k and v, whose heads divide those of q, and "
+                        "head_dim of q and k".format(*shapes))  # fmt: skip
+        self.operands = QuantizeOperands(
+            batch=q_shape[0], heads_q=q_shape[self.heads], heads_kv=heads_kv, seqlen_q=q_shape[self.rows], seqlen_kv=k_shape[self.rows],
+            head_dim=q_shape[3], head_dim_v=v_shape[3], q=self.q.address, k=self.k.address, v=self.v.address, q_strides=self.strides(self.q),
+            k_strides=self.strides(self.k), v_strides=self.strides(self.v))  # fmt: skip
 
-def _rotate(xp: Any, x: Any, signs: Any) -> Any:
-    """The Walsh-Hadamard transform of each row, after random signs: a rotation, which q · k does not see."""
-    dim, shape = x.shape[-1], x.shape
-    x = (x * signs).reshape(-1, dim)
-    size = 1
-    while size < dim:
-        x = x.reshape(-1, dim // (2 * size), 2, size)
-        x = xp.stack(x[:, :, 0] + x[:, :, 1], x[:, :, 0] - x[:, :, 1]).reshape(-1, dim)
-        size *= 2
-    return x.reshape(shape) * (1.0 / math.sqrt(dim))
+    def strides(self, x: View) -> Strides:
+        return Strides(x.strides[0], x.strides[self.heads], x.strides[self.rows])
 
+    def codes(self, role: str, like: View, dtype: str) -> Any:
+        made = _empty(like, like.shape, dtype)
+        found = _arrays.view(made, role)
+        setattr(self.operands, f"{role}_codes", found.address)
+        setattr(self.operands, f"{role}_codes_strides", self.strides(found))
+        return made
 
-def _transposed(xp: Any, v: Any, heads: int, rows: int) -> Any:
-    """[batch, heads, columns, rows], of which a column's rows are adjacent and columns lie a multiple of 16 elements apart."""
-    batch, count, keys, columns = (v.shape[axis] for axis in (0, heads, rows, 3))
-    padded = xp.zeros((batch, count, columns, -(-keys // 16) * 16), v)
-    out = padded[..., :keys]
-    out[...] = xp.permuted(v, (0, heads, 3, rows))
-    return out
+    def transposed_codes(self, dtype: str) -> Any:
+        """[batch, heads, columns, keys], of which a column's keys are adjacent and columns lie a multiple of 16 elements apart."""
+        o = self.operands
+        padded = _empty(self.v, (o.batch, o.heads_kv, o.head_dim_v, -(-o.seqlen_kv // 16) * 16), dtype)
+        found = _arrays.view(padded, "v")
+        o.v_layout, o.v_codes, o.v_codes_strides = 1, found.address, Strides(*found.strides[:3])
+        return padded[..., : o.seqlen_kv]
+
+    def floats(self, field: str, shape: tuple[int, ...]) -> Any:
+        made = _empty(self.q, shape, "fp32")
+        setattr(self.operands, field, _arrays.view(made, field).address)
+        return made
 
 
 def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e4m3", smooth_k: bool = False, hadamard: bool = False,
              seed: int = 0, layout: str = "bhsd", v_layout: str = "nd") -> Quantized:  # fmt: skip
-    """q, k and v as 8-bit floats, scaled so that the largest magnitude is the largest of the type.
+    """q, k and v as 8-bit floats, scaled so that the largest finite magnitude is the largest of the type.
 
-    A reference in NumPy or PyTorch operations, in float32; it saturates, and keeps NaN.
+    A step of its own before attention, on the device of the arrays and in float32. It saturates, and keeps NaN. Nothing is read on the host,
+    so that a CUDA graph may capture it, and the same input gives the same bits.
 
     Args:
-        q, k, v: NumPy arrays or PyTorch tensors as `attention` takes them.
+        q, k, v: NumPy arrays or PyTorch tensors of float32, float16 or bfloat16, with shapes as `attention` takes them; any strides, as long as
+            the elements of a row are adjacent.
         scaling: "tensor": one factor for each of q, k and v; "head": one for each batch entry and key head, with the query heads that
             read it.
         dtype: "e4m3" or "e5m2".
         smooth_k: takes the mean over keys from k first, which leaves o as it is: outlier channels of k are much the same for all keys.
-        hadamard: rotates q and k by a random Hadamard transform, which spreads outlier channels; head_dim is a power of two.
+        hadamard: rotates q and k by a random Hadamard transform, which spreads outlier channels; head_dim is a power of two up to 512.
         seed: of the signs of `hadamard`.
         layout: "bhsd" or "bshd".
         v_layout: "nd", or "dn": v as [batch, heads_kv, head_dim_v, seqlen_kv], for `attention(v_layout="dn")`. Its columns lie a multiple of 16
@@ -177,47 +141,23 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
     Raises:
         Error: for other arrays, for sizes that do not fit together, for a head_dim that has no Hadamard transform.
     """
-    if scaling not in ("tensor", "head"):
+    if scaling not in _SCALINGS:
         raise Error(f"scaling is {scaling!r}; use 'tensor' or 'head'")
-    if dtype not in LARGEST:
+    if dtype not in _NAMES:
         raise Error(f"dtype is {dtype!r}; use 'e4m3' or 'e5m2'")
     if layout not in ("bhsd", "bshd"):
         raise Error(f"layout is {layout!r}; use 'bhsd' ([batch, heads, seqlen, head_dim]) or 'bshd'")
     if v_layout not in ("nd", "dn"):
         raise Error(f"v_layout is {v_layout!r}; use 'nd', or 'dn' for v as [batch, heads_kv, head_dim_v, seqlen_kv]")
-    xp: Any = None
-    for role, x in (("q", q), ("k", k), ("v", v)):
-        xp = _Torch() if _is_torch(x) else _Numpy(role, x)
-        if len(x.shape) != 4:
-            raise Error(f"{role} has shape {tuple(x.shape)}; give four axes, [batch, heads, seqlen, head_dim] or those of layout='bshd'")
-    if _is_torch(q) != _is_torch(k) or _is_torch(q) != _is_torch(v):
-        raise Error("q, k and v are arrays of different frameworks; give all three of one")
-    heads, rows = (1, 2) if layout == "bhsd" else (2, 1)
-    batch, heads_kv, dim = k.shape[0], k.shape[heads], q.shape[3]
-    if heads_kv == 0 or q.shape[heads] % heads_kv or v.shape[heads] != heads_kv or {q.shape[0], v.shape[0]} != {batch}:
-        raise Error(f"q, k and v have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}; batches must agree, and heads of k and v, "
-                    "which divide those of q")  # fmt: skip
-    if hadamard and (dim & (dim - 1) or k.shape[3] != dim):
-        raise Error(f"head_dim is {dim}, and hadamard needs a power of two, alike in q and k; leave it out")
-    wide = {role: xp.wide(x) for role, x in (("q", q), ("k", k), ("v", v))}
+    call = _Call(q, k, v, layout)
+    o = call.operands
+    o.scaling, o.hadamard, o.seed = _SCALINGS[scaling], int(bool(hadamard)), seed & (2**64 - 1)
+    codes = [call.codes(role, x, dtype) for role, x in (("q", call.q), ("k", call.k))]
+    codes.append(call.transposed_codes(dtype) if v_layout == "dn" else call.codes("v", call.v, dtype))
+    shape = (o.batch, o.heads_kv) if scaling == "head" else (1,)
+    descales = [call.floats(f"descale_{role}", shape) for role in "qkv"]
     k_mean = None
-    if smooth_k and k.shape[rows]:
-        k_mean = xp.mean(wide["k"], rows)
-        wide["k"] = wide["k"] - k_mean
-    if hadamard:
-        signs = xp.constant(_signs(dim, seed), q)
-        wide["q"], wide["k"] = (_rotate(xp, wide[role], signs) for role in ("q", "k"))
-    stored, descales = {}, {}
-    for role, x in wide.items():
-        # [batch, kv head, query heads of it, rows, columns] or with rows before heads.
-        group = x.shape[heads] // heads_kv
-        shape = (*x.shape[:heads], heads_kv, group, *x.shape[heads + 1 :])
-        grouped = x.reshape(shape)
-        kept = (0, heads) if scaling == "head" else ()
-        largest = xp.largest(grouped, tuple(axis for axis in range(5) if axis not in kept))
-        descale = xp.where(largest > 0, largest / LARGEST[dtype], 1.0)
-        stored[role] = xp.round((grouped / descale).reshape(x.shape), dtype)
-        if role == "v" and v_layout == "dn":
-            stored[role] = _transposed(xp, stored[role], heads, rows)
-        descales[role] = xp.contiguous(descale.reshape((batch, heads_kv) if scaling == "head" else (1,)))
-    return Quantized(stored["q"], stored["k"], stored["v"], descales["q"], descales["k"], descales["v"], k_mean)
+    if smooth_k and o.seqlen_kv:
+        k_mean = call.floats("k_mean", (o.batch, o.heads_kv, 1, o.head_dim) if layout == "bhsd" else (o.batch, 1, o.heads_kv, o.head_dim))
+    _kernels.kernel("quantize", call.q.device, _kind, call.q.dtype, dtype).launch(o, _arrays.current_stream(call.q))
+    return Quantized(*codes, *descales, k_mean)
