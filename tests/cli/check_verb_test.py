@@ -40,7 +40,7 @@ class CheckTest(CliTest):
 
     def test_the_sequences_beside_an_impossible_one_have_a_bound_of_their_own(self):
         """Fewer rows average less: the bound of all was too small for those that are left. On an H100 a right kernel failed."""
-        problem, config = "b2_h1_sq63_sk1_d256_fp16_kve4m3_raggedhalving", "row_warps=1,key_warps=4,block_n=64,num_stages=2,ctas_per_sm=2,min_blocks=1,split_keys=0"
+        problem, config = "b2_h1_sq63_sk1_d256_fp16_kve4m3_raggedhalving", "warp_rows=16,row_warps=1,key_warps=4,block_n=64,num_stages=2,ctas_per_sm=2,min_blocks=1,split_keys=0"
         flags = ["--device", "emulator", "--family", "sm80_decode_fwd", "--config", config, "--patterns", "outlier", "--seed", "645473527"]
         self.expect(DONE, "check", *flags, "--problem", problem)
 

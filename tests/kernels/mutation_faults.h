@@ -133,9 +133,14 @@ inline constexpr const char* kDirect = "sm80_short_fwd:row_blocks=1,key_warps=4,
 inline constexpr const char* kDirectOne =
     "sm80_short_fwd:row_blocks=2,key_warps=1,block_n=16,pack_heads=2,early_launch=0";
 inline constexpr const char* kDecode =
-    "sm80_decode_fwd:row_warps=1,key_warps=2,block_n=32,num_stages=3,ctas_per_sm=2,min_blocks=1,split_keys=0";
+    "sm80_decode_fwd:warp_rows=16,row_warps=1,key_warps=2,block_n=32,num_stages=3,ctas_per_sm=2,min_blocks=1,split_"
+    "keys=0";
+inline constexpr const char* kDecodeEight =
+    "sm80_decode_fwd:warp_rows=8,row_warps=1,key_warps=2,block_n=32,num_stages=2,ctas_per_sm=2,min_blocks=1,split_keys="
+    "0";
 inline constexpr const char* kDecodeParts =
-    "sm80_decode_fwd:row_warps=2,key_warps=1,block_n=16,num_stages=2,ctas_per_sm=1,min_blocks=1,split_keys=128";
+    "sm80_decode_fwd:warp_rows=16,row_warps=2,key_warps=1,block_n=16,num_stages=2,ctas_per_sm=1,min_blocks=1,split_"
+    "keys=128";
 inline constexpr const char* kWideHeads =
     "sm80_wide_fwd:row_warps=2,column_warps=2,block_n=32,num_stages=3,num_splits=1,ctas_per_sm=1";
 inline constexpr const char* kWideSplit =
@@ -195,6 +200,7 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kWidenNibbles = "tile/cache_nibbles.cuh";
   static constexpr const char* kNibbleCache = "b2_h4_hk2_sq3_sk70_d64_bf16_kvint4_perhead_causal_raggedfull_page16";
   static constexpr const char* kMergeParts = "sm80_decode_fwd/merge.cuh";
+  static constexpr const char* kKeysFirst = "sm80_decode_fwd/keys_first.cuh";
   static constexpr const char* kKWide = "sm80_wide_fwd/kernel.cuh";
   static constexpr const char* kFinishWide = "sm80_wide_fwd/finish.cuh";
   static constexpr const char* kWorkWide = "sm80_wide_fwd/tile_of_cta.cuh";
@@ -722,8 +728,8 @@ inline const std::vector<Mutation>& mutations() {
       {"decode_share_begins_too_late", kDecode, kPagedDecode, kDeal, "return cta * each + tile::min_int(cta, more);",
        "return cta * each + more;", "race|wrong result|uninitialised"},
       // --- quantised caches ---
-      {"codes_q_in_the_order_of_16_bits", kDecode, kPagedCodes, kCodes, "lane % 2 * 8 + i / 2 * 4",
-       "lane % 2 * 4 + i / 2 * 8", kWrong},
+      {"codes_q_in_the_order_of_16_bits", kDecode, kPagedCodes, kCodes, "lane % 2 * 8 + i / kRows * 4",
+       "lane % 2 * 4 + i / kRows * 8", kWrong},
       {"codes_columns_not_sorted", kDecode, kPagedCodes, kCodes,
        "acc_o[c][r + 1] = acc_o[c + 1][r], acc_o[c + 1][r] = second;", "acc_o[c][r + 1] = second;", kWrong},
       {"codes_even_columns_twice", kDecode, kPagedCodes, kCodes, "kEvenThenOdd = 0x3120", "kEvenThenOdd = 0x2020",
@@ -765,6 +771,29 @@ inline const std::vector<Mutation>& mutations() {
        "factors[0] = factors[1] = 1.0f;", kWrong},
       {"codes_rows_scaled_past_fp16", kDecode, kPagedCodes, kCodes, "kTop = 14", "kTop = 17", kWrong},
       {"codes_weights_stay_scaled", kDecode, kPagedCodes, kCodes, "tile::scale_rows(acc_o, undone);", "", kWrong},
+      // --- eight query rows ---
+      {"eight_rows_weights_not_transposed", kDecodeEight, kPagedDecode, kKeysFirst,
+       "p[1] = ptx::movmatrix_trans(tile::pack<E>(second[0] * scale, second[1] * scale));",
+       "p[1] = tile::pack<E>(second[0] * scale, second[1] * scale);", kWrong},
+      {"eight_rows_stage_read_barrier", kDecodeEight, kSplitTiles, kKDecode, "ptx::bar_sync();  // as above", "",
+       "race"},
+      {"eight_rows_maximum_of_own_keys", kDecodeEight, kPagedDecode, kKeysFirst, "octet_max(maximum) * scale_log2",
+       "maximum * scale_log2", kWrong},
+      {"eight_rows_sum_of_own_keys", kDecodeEight, kPagedDecode, kKeysFirst, "octet_sum(sum[0]), octet_sum(sum[1])",
+       "sum[0], sum[1]", kWrong},
+      {"eight_rows_state_of_the_other_row", kDecodeEight, kPagedDecode, kKeysFirst, "if (lane / 4 % 2 == r) to.maximum",
+       "if (lane / 4 % 2 != r) to.maximum", kWrong},
+      {"eight_rows_a_key_past_the_end", kDecodeEight, kPagedDecode, kKeysFirst, "8 * n >= end", "8 * n > end", kWrong},
+      {"eight_rows_columns_of_the_other_row", kDecodeEight, kPagedDecode, kKeysFirst, "odd ? odd_row : even_row",
+       "even_row", kWrong},
+      {"eight_rows_states_in_one_place", kDecodeEight, kPagedDecode, kKeysFirst, "{ return of.lane % 4; }",
+       "{ return 0; }", "wrong result|race"},
+      {"eight_rows_factor_of_the_first_row", kDecodeEight, kPagedCodes, kKeysFirst, "lane % 4 * 8 + 4 * r);",
+       "lane % 4 * 8);", kWrong},
+      {"eight_rows_steps_in_another_order", kDecodeEight, kPagedCodes, kKeysFirst, "at + (half * kWide + i) / 2",
+       "at + (1 - half)", kWrong},
+      {"eight_rows_first_eight_keys_twice", kDecodeEight, kNibbleCache, kKeysFirst,
+       "{low[i], high[i], low[i + 1], high[i + 1]}", "{low[i], low[i], low[i + 1], low[i + 1]}", kWrong},
       {"codes_naive_factor_of_v", kRef, "b2_h4_hk2_sq3_sk70_d64_fp16_kvint8", kRefKernel,
        "{ return tile::descale(v, batch, head_kv); }", "{ return tile::descale(k, batch, head_kv); }", kWrong},
       // --- sm80_wide_fwd ---

@@ -244,9 +244,10 @@ TEST_P(PagedKernelTest, PagesOutsideOfTheWindowAreNotLookedAt) {
 
 // Each with its default config, and those with tensor cores with others too.
 INSTANTIATE_TEST_SUITE_P(All, PagedKernelTest,
-                         ::testing::Values("cpu_fwd", kRef, kDecode, kDecodeParts, "sm80_wide_fwd", kWideHeads,
-                                           kWideSplit, "sm80_fwd", kSm80, kSm80Padded, "sm90_fwd", kSm90, kSm90Single,
-                                           "sm90_short_fwd", kShortPages, kShortPagesParts, kShortPagesRows),
+                         ::testing::Values("cpu_fwd", kRef, kDecode, kDecodeEight, kDecodeParts, "sm80_wide_fwd",
+                                           kWideHeads, kWideSplit, "sm80_fwd", kSm80, kSm80Padded, "sm90_fwd", kSm90,
+                                           kSm90Single, "sm90_short_fwd", kShortPages, kShortPagesParts,
+                                           kShortPagesRows),
                          [](const auto& given) {
                            std::string name = given.param;
                            std::ranges::replace_if(
@@ -296,9 +297,11 @@ TEST_P(QuantisedCacheTest, HostileTablesGiveNaNAndTouchNothingElse) {
     try_hostile_tables(GetParam(), id);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, QuantisedCacheTest,
-                         ::testing::Values("cpu_fwd", kRef, "sm80_decode_fwd", kDecode, kDecodeParts,
-                                           "sm80_decode_fwd:row_warps=2,key_warps=2,block_n=32,num_stages=4"));
+INSTANTIATE_TEST_SUITE_P(
+    All, QuantisedCacheTest,
+    ::testing::Values("cpu_fwd", kRef, "sm80_decode_fwd", kDecode, kDecodeParts,
+                      "sm80_decode_fwd:warp_rows=16,row_warps=2,key_warps=2,block_n=32,num_stages=4", kDecodeEight,
+                      "sm80_decode_fwd:warp_rows=8,key_warps=1,block_n=32,num_stages=2"));
 
 // Without pages: packed, and dense.
 TEST(QuantisedCachesTest, DenseAndPacked) {
@@ -311,7 +314,7 @@ TEST(QuantisedCachesTest, DenseAndPacked) {
         "b3_h8_hk2_sq2_sk200_d256_bf16_kve5m2_strided_softcap5_alibi_raggedrandom",
         "b2_h3_hk1_sq20_sk100_d48_dv208_bf16_kve4m3_causal_wl30_bshd_raggedhalving"}) {
     const PlacedProblem problem = PlacedProblem::parse(id);
-    for (const char* candidate : {kRef, kDecode, "sm80_decode_fwd"})
+    for (const char* candidate : {kRef, kDecode, kDecodeEight, "sm80_decode_fwd"})
       if (is_valid(candidate, id)) {
         EXPECT_EQ(run_on_emulator(device_sources(), candidate, problem, 2).verdict(), "passed")
             << candidate << " " << id;

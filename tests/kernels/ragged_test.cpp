@@ -26,6 +26,7 @@ constexpr const char* kCandidates[] = {
     kSm90Cluster,
     kSm90Groups,
     kDecode,
+    kDecodeEight,
     kDecodeParts,
     kWideHeads,
     kWideSplit,

@@ -6,6 +6,7 @@
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/ldmatrix.cuh"
 #include "kernels/ptx/memory_bytes.cuh"
+#include "kernels/ptx/movmatrix.cuh"
 
 namespace flashcore::conformance {
 
@@ -93,6 +94,9 @@ struct Ldmatrix {
     else ptx::ldmatrix_x4(tiles, row);
     for (int i = 0; i < 4; ++i) give(p, 4 * t + i, tiles[i]);
   }
+};
+struct Movmatrix {
+  FC_DEVICE static void run(const Arguments& p) { give(p, thread(), ptx::movmatrix_trans(pair<false>(p, thread()))); }
 };
 struct Stmatrix {
   FC_DEVICE static void run(const Arguments& p) {

@@ -114,12 +114,16 @@ constexpr int registers_of_thread(const Config& c, int of_multiprocessor = 65536
   const int share = of_multiprocessor / (threads_per_block(c) * c.ctas_per_sm) / 8 * 8;
   return share < 255 ? share : 255;
 }
+// Of eight query rows.
+constexpr int registers_of_keys_first(const Config& c, const Traits& t) {
+  return padded_dim(t, t.head_dim_v) / 4 + keys_per_warp(c) / 4 + 2 * q_steps(t) + (has_quantised_cache(t) ? 70 : 60) +
+         (c.key_warps < 4 ? 60 : 0);
+}
 // Registers a thread cannot do without: accumulators of O and S, Q, fragments in flight, addresses. Few key warps have
 // more chunks of O each to merge, and few threads more copies each; functions of scores have slopes and bounds. Fitted
 // to compilations for sm_80 and sm_90.
 constexpr int registers_needed(const Config& c, const Traits& t) {
-  if (keys_first(c))
-    return padded_dim(t, t.head_dim_v) / 4 + keys_per_warp(c) / 4 + 2 * q_steps(t) + (has_quantised_cache(t) ? 70 : 60);
+  if (keys_first(c)) return registers_of_keys_first(c, t);
   const int acc_o = padded_dim(t, t.head_dim_v) / 2;
   const int acc_s = keys_per_warp(c) / 2;
   const int q = 4 * q_steps(t);
@@ -154,7 +158,7 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (keys_first(c) && c.split_keys != 0) return "the bits of parts of split_keys keys are those of 16 query rows";
   if (keys_first(c) && (all_chunks(t) % (2 * c.key_warps) != 0 || all_chunks(t) % (code_steps(t) * c.key_warps) != 0))
     return "with 8 query rows each key warp merges an even number of eight columns, and of codes whole words";
-  if (keys_first(c) && (transforms_scores(t) || t.token_factors || !keeps_q(t)))
+  if (keys_first(c) && (transforms_scores(t) || has_expression(t) || t.token_factors || !keeps_q(t)))
     return "8 query rows have no functions of scores, no factors for each key and no more than 128 columns";
   if (c.block_n % (16 * c.key_warps) != 0) return "block_n must be a multiple of 16 keys per warp (16 * key_warps)";
   if (c.row_warps * c.key_warps > 16) return "more than 16 warps";

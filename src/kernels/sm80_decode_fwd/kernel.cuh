@@ -5,9 +5,9 @@
 
 #include "kernels/sm80_decode_fwd/deal.cuh"
 #include "kernels/sm80_decode_fwd/expressed.cuh"
+#include "kernels/sm80_decode_fwd/keys_first.cuh"
 #include "kernels/sm80_decode_fwd/merge.cuh"
 #include "kernels/sm80_decode_fwd/pieces.cuh"
-#include "kernels/sm80_decode_fwd/keys_first.cuh"
 #include "kernels/sm80_decode_fwd/quantised.cuh"
 #include "kernels/tile/score.cuh"
 #include "kernels/tile/shared_tile.cuh"
@@ -471,8 +471,7 @@ struct Kernel : tile::KernelExpressions<has_expression(T)>, tile::Marks {
       load_factors(own, own_factors(number));
       multiply_columns(acc_s, own);
     }
-    if constexpr (marks_missing(T))
-      spoil_missing(acc_s, address_missing(number) + 4 * (key_warp * kKeys + own_key()));
+    if constexpr (marks_missing(T)) spoil_missing(acc_s, address_missing(number) + 4 * (key_warp * kKeys + own_key()));
   }
   FC_DEVICE void scores_of_eight(Scores& acc_s, int number) {
     const typename TileK::Lane lane_k =
@@ -538,7 +537,7 @@ struct Kernel : tile::KernelExpressions<has_expression(T)>, tile::Marks {
     }
     if constexpr (T.score_expression)
       express<false>(acc_s, params, this->expression_params, extent, run, {own_row(run, 0), own_row(run, 1)},
-                      first_key);
+                     first_key);
     if (const tile::Cut cut = mask.template cut<kKeys>(block, first, last); cut.any()) {
       if constexpr (keys_first(C)) mask_eight_rows(mask, acc_s, first_key, {position(0), position(1)});
       else mask.apply(acc_s, cut, first_key, {position(0), position(1)});
@@ -680,7 +679,7 @@ struct Kernel : tile::KernelExpressions<has_expression(T)>, tile::Marks {
 #pragma unroll
       for (int c = 0; c < kOwn; ++c) own[c][0] = acc_o[c][0], own[c][1] = acc_o[c][1];
     } else {
-      ptx::bar_sync();
+      ptx::bar_sync();  // as above
       float pairs[kOwn / 2][4];
       tile::exchange<C.key_warps, kOwn / 2, all_chunks(T) / 2, false>(
           over_key_warps(number), key_warp, LaneOfEight{lane},

@@ -18,7 +18,8 @@ struct OverKeyWarps {
   const int own;
 
   FC_DEVICE ptx::SharedAddress slot(int to, int from) const {
-    return buffer + (to * (C.key_warps - 1) + (from < to ? from : from - 1)) * tile::partial_bytes(exchange_chunks(C, T));
+    return buffer +
+           (to * (C.key_warps - 1) + (from < to ? from : from - 1)) * tile::partial_bytes(exchange_chunks(C, T));
   }
   FC_DEVICE auto writer(int to, int from) const {
     return [to = slot(to, from)](int offset, float a, float b, float c, float d) {

@@ -142,6 +142,7 @@ const std::vector<ConformanceTest>& conformance_tests() {
         exact("cp_async", "memory", "CpAsync", "cp_async_16 cp_async_commit cp_async_wait", 8 * kThreads),
         exact("ldmatrix", "memory", "Ldmatrix<false>", "ldmatrix_x4", 4 * kThreads),
         exact("ldmatrix_trans", "memory", "Ldmatrix<true>", "ldmatrix_x4_trans", 4 * kThreads),
+        exact("movmatrix", "memory", "Movmatrix", "movmatrix_trans", kThreads),
         exact("stmatrix", "memory", "Stmatrix", "stmatrix_x4", 4 * kThreads, true),
         exact("shuffle", "threads", "Shuffle", "shfl_bfly shfl_idx vote_any", 7 * kThreads),
         exact("barriers", "threads", "Barriers", "bar_sync bar_arrive bar_warp_sync", 4 * kThreads),
