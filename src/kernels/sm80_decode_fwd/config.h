@@ -117,7 +117,10 @@ constexpr int registers_of_thread(const Config& c, int of_multiprocessor = 65536
 // Of eight query rows.
 constexpr int registers_of_keys_first(const Config& c, const Traits& t) {
   return padded_dim(t, t.head_dim_v) / 4 + keys_per_warp(c) / 4 + 2 * q_steps(t) + (has_quantised_cache(t) ? 70 : 60) +
-         (c.key_warps < 4 ? 60 : 0);
+         (c.key_warps < 4    ? 60
+          : c.key_warps == 8 ? 8
+                             : 0) +
+         (t.bounded_left || t.bounded_right ? 8 : 0);
 }
 // Registers a thread cannot do without: accumulators of O and S, Q, fragments in flight, addresses. Few key warps have
 // more chunks of O each to merge, and few threads more copies each; functions of scores have slopes and bounds. Fitted
