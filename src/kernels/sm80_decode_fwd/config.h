@@ -118,7 +118,7 @@ constexpr int registers_of_thread(const Config& c, int of_multiprocessor = 65536
 constexpr int registers_of_keys_first(const Config& c, const Traits& t) {
   return padded_dim(t, t.head_dim_v) / 4 + keys_per_warp(c) / 4 + 2 * q_steps(t) + (has_quantised_cache(t) ? 70 : 60) +
          (c.key_warps < 4    ? 60
-          : c.key_warps == 8 ? 8
+          : c.key_warps == 8 ? 12
                              : 0) +
          (t.bounded_left || t.bounded_right ? 8 : 0);
 }
