@@ -449,7 +449,7 @@ FC_API fc_status fc_append_launch(fc_append append, const fc_append_operands* op
 
 /* A step of its own before attention on 8 bits. An element is divided by its factor, rounded to the nearest (ties to
  * even), and saturates; NaN stays NaN. A factor is the largest finite magnitude over the largest number of the type,
- * but at least 2^-126; 1 where all are zero. All of it happens on the device, in fp32. */
+ * but at least 2^-126; 1 where no finite number but 0 is. All of it happens on the device, in fp32. */
 
 /* What a kernel is compiled for. Sizes, strides and addresses are those of each launch. */
 typedef struct fc_quantize_kind {

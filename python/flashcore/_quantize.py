@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any, NamedTuple
 
@@ -141,17 +142,21 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
     Raises:
         Error: for other arrays, for sizes that do not fit together, for a head_dim that has no Hadamard transform.
     """
-    if scaling not in _SCALINGS:
+    if not isinstance(scaling, str) or scaling not in _SCALINGS:
         raise Error(f"scaling is {scaling!r}; use 'tensor' or 'head'")
-    if dtype not in _NAMES:
+    if not isinstance(dtype, str) or dtype not in _NAMES:
         raise Error(f"dtype is {dtype!r}; use 'e4m3' or 'e5m2'")
+    try:
+        seed_bits = operator.index(seed) & (2**64 - 1)
+    except TypeError:
+        raise Error(f"seed is {seed!r}; give a whole number") from None
     if layout not in ("bhsd", "bshd"):
         raise Error(f"layout is {layout!r}; use 'bhsd' ([batch, heads, seqlen, head_dim]) or 'bshd'")
     if v_layout not in ("nd", "dn"):
         raise Error(f"v_layout is {v_layout!r}; use 'nd', or 'dn' for v as [batch, heads_kv, head_dim_v, seqlen_kv]")
     call = _Call(q, k, v, layout)
     o = call.operands
-    o.scaling, o.hadamard, o.seed = _SCALINGS[scaling], int(bool(hadamard)), seed & (2**64 - 1)
+    o.scaling, o.hadamard, o.seed = _SCALINGS[scaling], int(bool(hadamard)), seed_bits
     codes = [call.codes(role, x, dtype) for role, x in (("q", call.q), ("k", call.k))]
     codes.append(call.transposed_codes(dtype) if v_layout == "dn" else call.codes("v", call.v, dtype))
     shape = (o.batch, o.heads_kv) if scaling == "head" else (1,)

@@ -46,8 +46,7 @@ append::Kind read_kind(const fc_append_kind* given) {
     default:
       throw_bad_input(
           "cache_dtype is {}; use FC_CACHE_AS_K (-1), or FC_E4M3 (3), FC_E5M2 (4), FC_INT8 (5) or FC_INT4 (6) for a "
-          "quantised "
-          "cache",
+          "quantised cache",
           kind.cache_dtype);
   }
   if (is_8bit(read.element)) {

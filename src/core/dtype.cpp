@@ -195,9 +195,10 @@ void store_bits(void* data, std::int64_t index, Bits bits) {
 }  // namespace
 
 void store_int4_code(void* data, std::int64_t index, std::uint8_t code) {
-  const int shift = index % 2 == 0 ? 0 : 4;
-  const int others = load_bits<std::uint8_t>(data, index / 2) & 0xf0 >> shift;
-  store_bits(data, index / 2, static_cast<std::uint8_t>(others | (code & 0xf) << shift));
+  // Rounded down: an index may be negative, where strides are.
+  const int shift = (index & 1) == 0 ? 0 : 4;
+  const int others = load_bits<std::uint8_t>(data, index >> 1) & 0xf0 >> shift;
+  store_bits(data, index >> 1, static_cast<std::uint8_t>(others | (code & 0xf) << shift));
 }
 
 float load_element(DType dtype, const void* data, std::int64_t index) {
@@ -209,7 +210,7 @@ float load_element(DType dtype, const void* data, std::int64_t index) {
     case DType::kE5M2: return e5m2_to_float(load_bits<std::uint8_t>(data, index));
     case DType::kInt8: return int8_to_float(load_bits<std::uint8_t>(data, index));
     case DType::kInt4:
-      return int4_to_float(static_cast<std::uint8_t>(load_bits<std::uint8_t>(data, index / 2) >> index % 2 * 4));
+      return int4_to_float(static_cast<std::uint8_t>(load_bits<std::uint8_t>(data, index >> 1) >> (index & 1) * 4));
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }

@@ -266,6 +266,10 @@ TEST(Int4Test, TwoElementsShareAByte) {
     EXPECT_EQ(copy[1], memory[1]);
   }
   std::uint8_t memory[2] = {0xff, 0xff};
+  // Before the address, where a stride is negative.
+  const std::uint8_t codes[2] = {0x5a, 0};
+  EXPECT_EQ(load_element(DType::kInt4, codes + 1, -1), 5.0f);
+  EXPECT_EQ(load_element(DType::kInt4, codes + 1, -2), -6.0f);
   store_element(DType::kInt4, memory, 1, -3.2f);
   store_element(DType::kInt4, memory, 2, 5);
   EXPECT_EQ(memory[0], 0xdf);

@@ -765,7 +765,7 @@ inline const std::vector<Mutation>& mutations() {
        "tile::widen_nibbles<operand_element(T)>(high, of_high);",
        "tile::widen_nibbles<operand_element(T)>(low, of_high);", kWrong},
       {"nibbles_naive_halves_swapped", kRef, "b2_h4_hk2_sq3_sk70_d64_fp16_kvint4", "tile/element_fp8.cuh",
-       "index % 2 * 4", "(1 - index % 2) * 4", kWrong},
+       "(index & 1) * 4", "(1 - (index & 1)) * 4", kWrong},
       {"codes_factor_of_rows_dropped", kDecode, kPagedCodes, kKDecode, "tile::scale_rows(acc_s, factors);", "", kWrong},
       {"codes_factor_of_k_not_with_that_of_rows", kDecode, kPagedCodes, kKDecode, "factors[0] = factors[1] = factor_k;",
        "factors[0] = factors[1] = 1.0f;", kWrong},

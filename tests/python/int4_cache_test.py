@@ -58,6 +58,13 @@ class Int4AttentionTest(unittest.TestCase):
         dense = numpy.ascontiguousarray(k[:, :, ::2, 32:64])
         numpy.testing.assert_array_equal(found, flashcore.attention(q, dense, dense, descale_k=0.2, descale_v=0.2))
 
+    def test_negative_strides(self):
+        q, k = self.random.standard_normal((2, 4, 3, 32)).astype("float16"), packed(self.codes(2, 2, 9, 32))
+        for back in (k[:, :, ::-1], k[:, ::-1], k[::-1]):
+            found = flashcore.attention(q, back, back, kv_dtype="int4")
+            copy = numpy.ascontiguousarray(back)
+            numpy.testing.assert_array_equal(found, flashcore.attention(q, copy, copy, kv_dtype="int4"))
+
     def test_packed_and_paged(self):
         q = self.random.standard_normal((BATCH, HEADS, 32)).astype("float16")
         k, v = (self.codes(PAGES, PAGE, HEADS, 32) for _ in range(2))
@@ -138,6 +145,14 @@ class Int4AppendTest(unittest.TestCase):
                     self.expect(cache, x, of)
 
         self.each(body)
+
+    def test_into_a_cache_with_a_negative_stride(self):
+        k = self.random.standard_normal((1, ROWS, HEADS, 16)).astype("float16") * 5
+        pages, begin, count = numpy.int32([[0]]), numpy.int32([0]), numpy.int32([ROWS])
+        caches = [numpy.full((1, PAGE, HEADS, 8), 0x5A, "uint8") for _ in range(4)]
+        flashcore.append(k, k, *caches[:2], begin, block_table=pages, new_seqlens=count, kv_dtype="int4")
+        flashcore.append(k, k, *(x[:, ::-1] for x in caches[2:]), begin, block_table=pages, new_seqlens=count, kv_dtype="int4")
+        numpy.testing.assert_array_equal(caches[2][:, ::-1], caches[0])
 
     def test_factors_of_keys(self):
         """A row's largest magnitude becomes 7."""

@@ -157,12 +157,13 @@ constexpr bool changes_scores(const Traits& t) { return transforms_scores(t) || 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
 constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
   if (t.element == Element::kF32) return "fp16 and bf16 only";
-  if (keys_first(c) && c.row_warps != 1) return "one warp of 8 query rows, or up to four of 16";
-  if (keys_first(c) && c.split_keys != 0) return "the bits of parts of split_keys keys are those of 16 query rows";
+  if (keys_first(c) && c.row_warps != 1) return "row_warps is 1 with warp_rows=8";
+  if (keys_first(c) && c.split_keys != 0)
+    return "split_keys goes with warp_rows=16: its bits are the same whatever the rows of a tile";
   if (keys_first(c) && (all_chunks(t) % (2 * c.key_warps) != 0 || all_chunks(t) % (code_steps(t) * c.key_warps) != 0))
     return "with 8 query rows each key warp merges an even number of eight columns, and of codes whole words";
   if (keys_first(c) && (transforms_scores(t) || has_expression(t) || t.token_factors || !keeps_q(t)))
-    return "8 query rows have no functions of scores, no factors for each key and no more than 128 columns";
+    return "8 query rows have no functions of scores, no factors for each key and a head_dim of up to 128";
   if (c.block_n % (16 * c.key_warps) != 0) return "block_n must be a multiple of 16 keys per warp (16 * key_warps)";
   if (c.row_warps * c.key_warps > 16) return "more than 16 warps";
   // Of a bias the elements of all keys of a warp are on their way together.

@@ -63,7 +63,7 @@ FC_DEVICE unsigned code_of_float(float value) {
 template <Element E>
 FC_DEVICE float load_any(const void* base, long long index) {
   if constexpr (E == Element::kInt4)
-    return float_of_int4(ptx::ld_global_u8(static_cast<const unsigned char*>(base) + index / 2) >> index % 2 * 4);
+    return float_of_int4(ptx::ld_global_u8(static_cast<const unsigned char*>(base) + (index >> 1)) >> (index & 1) * 4);
   else if constexpr (is_8bit(E))
     return float_of_fp8<E>(ptx::ld_global_u8(static_cast<const unsigned char*>(base) + index));
   else return load<E>(base, index);

@@ -46,16 +46,16 @@ FC_DEVICE bool writes_state(int lane) { return lane % 4 == 0; }
 // `store(address, a, b, c, d)` writes 16 bytes of the partial result at `to`: st.shared here, or st.async to another
 // CTA.
 template <class Store, class Lane>
-FC_DEVICE void write_state(const Store& store, ptx::SharedAddress to, const Lane& lane, const RowState& state) {
+FC_DEVICE void write_state(const Store& store, ptx::SharedAddress to, Lane lane, const RowState& state) {
   if (writes_state(lane))
     store(to + rows_of(lane) * 16, state.maximum[0], state.total[0], state.maximum[1], state.total[1]);
 }
 template <class Lane>
-FC_DEVICE ptx::SharedAddress chunk_address(ptx::SharedAddress partial, int chunk, const Lane& lane) {
+FC_DEVICE ptx::SharedAddress chunk_address(ptx::SharedAddress partial, int chunk, Lane lane) {
   return partial + kStateBytes + chunk * kChunkBytes + number_of(lane) * 16;
 }
 template <class Lane>
-FC_DEVICE RowState read_state(ptx::SharedAddress partial, const Lane& lane) {
+FC_DEVICE RowState read_state(ptx::SharedAddress partial, Lane lane) {
   const ptx::Vector4 word = ptx::ld_shared_v4(partial + rows_of(lane) * 16);
   return {{ptx::float_of_bits(word.x), ptx::float_of_bits(word.z)},
           {ptx::float_of_bits(word.y), ptx::float_of_bits(word.w)}};
@@ -100,7 +100,7 @@ FC_DEVICE void keep(float& kept, bool own, float value) { kept = own ? value : k
 //   exists(chunk), owns(c)   where chunks are missing at the end: of all, of the own
 // kKeepStates: the others' states stay in registers, or are read a second time.
 template <int kParts, int kChunks, int kAll, bool kKeepStates, class Way, class Lane, class Chunk>
-FC_DEVICE void exchange(const Way& way, int own, const Lane& lane, const Chunk& chunk, RowState& state,
+FC_DEVICE void exchange(const Way& way, int own, Lane lane, const Chunk& chunk, RowState& state,
                         float (&o)[kChunks][4]) {
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
