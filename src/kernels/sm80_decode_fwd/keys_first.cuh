@@ -71,19 +71,19 @@ FC_DEVICE void multiply_sixteen_keys(float (&first)[2], float (&second)[2], cons
   } else {
     constexpr int kWide = code_steps(T);  // words that a word of codes becomes
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int word = 0; word < 2; ++word) {
       unsigned low[kWide], high[kWide];
       if constexpr (has_nibbles(T)) {
-        tile::widen_nibbles<kE>(codes[half], low);
-        tile::widen_nibbles<kE>(codes[2 + half], high);
+        tile::widen_nibbles<kE>(codes[word], low);
+        tile::widen_nibbles<kE>(codes[2 + word], high);
       } else {
-        tile::widen<kE, element_of_cache(T)>(codes[half], low);
-        tile::widen<kE, element_of_cache(T)>(codes[2 + half], high);
+        tile::widen<kE, element_of_cache(T)>(codes[word], low);
+        tile::widen<kE, element_of_cache(T)>(codes[2 + word], high);
       }
 #pragma unroll
       for (int i = 0; i < kWide; i += 2) {
         const unsigned a[4] = {low[i], high[i], low[i + 1], high[i + 1]};
-        const int step = at + (half * kWide + i) / 2;
+        const int step = at + (word * kWide + i) / 2;
         multiply_eight_rows<kE>(first, second, a, q[step][0], q[step][1]);
       }
     }
@@ -102,19 +102,19 @@ FC_DEVICE void multiply_sixteen_values(float (&acc_o)[kChunks][2], int chunk, un
   } else {
     constexpr int kWide = code_steps(T);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int word = 0; word < 2; ++word) {
       unsigned low[kWide], high[kWide];
       if constexpr (has_nibbles(T)) {
-        tile::widen_nibbles<kE>(codes[2 * half], low);
-        tile::widen_nibbles<kE>(codes[2 * half + 1], high);
+        tile::widen_nibbles<kE>(codes[2 * word], low);
+        tile::widen_nibbles<kE>(codes[2 * word + 1], high);
       } else {
-        tile::widen<kE, element_of_cache(T)>(ptx::prmt(codes[2 * half], 0u, kEvenThenOdd), low);
-        tile::widen<kE, element_of_cache(T)>(ptx::prmt(codes[2 * half + 1], 0u, kEvenThenOdd), high);
+        tile::widen<kE, element_of_cache(T)>(ptx::prmt(codes[2 * word], 0u, kEvenThenOdd), low);
+        tile::widen<kE, element_of_cache(T)>(ptx::prmt(codes[2 * word + 1], 0u, kEvenThenOdd), high);
       }
 #pragma unroll
       for (int i = 0; i < kWide; i += 2) {
         const unsigned a[4] = {low[i], low[i + 1], high[i], high[i + 1]};
-        const int at = chunk + half * kWide + i;
+        const int at = chunk + word * kWide + i;
         multiply_eight_rows<kE>(acc_o[at], acc_o[at + 1], a, p0, p1);
       }
     }
