@@ -274,7 +274,7 @@ TEST(JudgedFile, Timelines) {
 }
 
 TEST(JudgedFile, ConformanceRecordings) {
-  json document = read("h200/conformance.json");
+  json document = read("h100/conformance.json");
   EXPECT_TRUE(judge(document).fresh);
   const std::string first = document["outputs"].begin().key();
   json edited = document;

@@ -44,7 +44,9 @@ FC_DEVICE void multiply_nibble_values(float (&acc_o)[kChunks][4], int chunk, con
   tile::widen_nibbles<operand_element(T)>(low, of_low);
   tile::widen_nibbles<operand_element(T)>(high, of_high);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) tile::mma<operand_element(T)>(acc_o[chunk + i], p, of_low[i], of_high[i]);
+  for (int i = 0; i < 4; ++i) {
+    tile::mma<operand_element(T)>(acc_o[chunk + i], p, of_low[i], of_high[i]);
+  }
 }
 
 // From columns 8t + i and 8t + 4 + i of chunk i to pairs: 8t + 2i and the next.
