@@ -40,12 +40,13 @@ FC_DEVICE void multiply_nibble_keys(float (&acc_s)[4], const unsigned (&q)[kStep
 template <Traits T, int kChunks>
 FC_DEVICE void multiply_nibble_values(float (&acc_o)[kChunks][4], int chunk, const unsigned (&p)[4], unsigned low,
                                       unsigned high) {
+  constexpr Element kE = operand_element(T);
   unsigned of_low[4], of_high[4];
   tile::widen_nibbles<operand_element(T)>(low, of_low);
   tile::widen_nibbles<operand_element(T)>(high, of_high);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    tile::mma<operand_element(T)>(acc_o[chunk + i], p, of_low[i], of_high[i]);
+    tile::mma<kE>(acc_o[chunk + i], p, of_low[i], of_high[i]);
   }
 }
 
