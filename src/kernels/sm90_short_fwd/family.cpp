@@ -34,7 +34,7 @@ bool idles(const Problem& problem, const DeviceLimits& limits) {
   if (problem.seqlen_q * problem.group_size() > kFewRows) return false;
   const std::int64_t tiles = problem.batch * problem.heads_kv, sms = limits.multiprocessors;
   if (tiles < sms) return problem.seqlen_kv >= kLeastKeysOfOneWave;
-  return tiles <= sms + sms / 16 && problem.seqlen_kv >= kLeastKeysOfSecondWave;
+  return tiles > sms && tiles <= sms + sms / 16 && problem.seqlen_kv >= kLeastKeysOfSecondWave;
 }
 
 struct Tiles {
