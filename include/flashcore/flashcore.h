@@ -63,7 +63,9 @@ typedef enum fc_scaling {
   FC_SCALING_TENSOR = 2, /* one for each of q, k and v */
   FC_SCALING_HEAD = 3,   /* [batch, heads_kv] for each: query head h has that of key head h / (heads_q / heads_kv) */
   FC_SCALING_TOKEN = 4   /* of a quantised cache, one for each key and key head: [batch, heads_kv, seqlen_kv], or of a
-                          * paged one [pages, heads_kv, page_size]. Since ABI version 10 */
+                          * paged one [pages, heads_kv, page_size]. Since ABI version 10. Of dense 8-bit q, k and v one
+                          * for each row of q [batch, heads_q, seqlen_q] and each key of k [batch, heads_kv, seqlen_kv],
+                          * and for v [batch, heads_kv]. Since ABI version 12 */
 } fc_scaling;
 
 /* How v lies, of dense 8-bit q, k and v. Since ABI version 11 */
@@ -290,11 +292,12 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
                                 void* stream);
 
 /* The same of 8-bit q, k and v, with their factors: fp32, each positive and finite, in memory of the plan's device. One
- * of each, or with FC_SCALING_HEAD [batch, heads_kv], contiguous; with FC_SCALING_TOKEN one for each key, which scales
- * its column of S and its row of v: of keys that no sequence has they may be anything. S = scale * descale_q *
- * descale_k * (q k^T), and o = descale_v * (softmax(S) v). Of a quantised cache descale_q is null. They are read when
- * the launch runs. On the CPU a factor that is zero, negative, NaN or infinite is refused, but for those of keys; on a
- * GPU nobody looks. Null for a plan without factors. Since ABI version 4 */
+ * of each, or with FC_SCALING_HEAD [batch, heads_kv], contiguous; with FC_SCALING_TOKEN as fc_scaling says: descale_q
+ * scales rows of S, descale_k its columns, and of a quantised cache descale_v each key's row of v; of keys that no
+ * sequence of it has they may be anything. S = scale * descale_q * descale_k * (q k^T), and o = descale_v *
+ * (softmax(S) v). Of a quantised cache descale_q is null. They are read when the launch runs. On the CPU a factor that
+ * is zero, negative, NaN or infinite is refused, but for those of a cache's keys; on a GPU nobody looks. Null for a
+ * plan without factors. Since ABI version 4 */
 FC_API fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                        const float* descale_q, const float* descale_k, const float* descale_v,
                                        void* stream);
@@ -466,7 +469,7 @@ typedef struct fc_quantize_kind {
  * strides in bytes of q, k and v that are multiples of 16, and such of their codes. */
 typedef struct fc_quantize_operands {
   uint32_t struct_size; /* sizeof(fc_quantize_operands); FC_QUANTIZE_OPERANDS_INIT sets it */
-  int32_t scaling;      /* fc_scaling: FC_SCALING_TENSOR (FC_SCALING_USUAL) or FC_SCALING_HEAD */
+  int32_t scaling;      /* fc_scaling: FC_SCALING_TENSOR (FC_SCALING_USUAL), FC_SCALING_HEAD or FC_SCALING_TOKEN */
   int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_kv; /* heads_kv divides heads_q; the batch and lengths may be 0 */
   int64_t head_dim, head_dim_v;                          /* 1 to 2048 */
   /* [batch, heads_q, seqlen_q, head_dim], [batch, heads_kv, seqlen_kv, head_dim], [..., head_dim_v] */
@@ -474,7 +477,7 @@ typedef struct fc_quantize_operands {
   fc_strides q_strides, k_strides, v_strides;
   void *q_codes, *k_codes, *v_codes; /* of code_dtype, the same shapes; v_codes as v_layout says */
   fc_strides q_codes_strides, k_codes_strides, v_codes_strides;
-  float *descale_q, *descale_k, *descale_v; /* written: one each, or with FC_SCALING_HEAD [batch, heads_kv] */
+  float *descale_q, *descale_k, *descale_v; /* written: as many as attention takes with that scaling */
   /* [batch, heads_kv, head_dim], written: the mean of each column of k over its keys, which is taken from k first.
    * Attention's o stays as it is, and lse is lower by scale * q * k_mean. Outlier channels of k are much the same for
    * all keys. Null: nothing is taken. It is not written where seqlen_kv is 0 */

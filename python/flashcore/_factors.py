@@ -99,7 +99,7 @@ def contiguous_beside(found: View, role: str, q: View) -> View:
 
 def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], Any], stream: int | None, *, written: bool = False) -> Factors:
     """Error, naming the argument, for factors that do not suit q, k and v, or one another. `sizes`: what has the batch, heads_kv and, where
-    each key may have a factor of its own, shape_of_keys. `written`: such factors are outputs."""
+    each key may have a factor of its own, shape_of_keys, and each row of q shape_of_rows. `written`: such factors are outputs."""
     given = {role: x is not None for role, x in zip(_ROLES, descales)}
     if not any(given.values()):
         return _NO_FACTORS
@@ -114,9 +114,13 @@ def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], A
         raise Error(f"{first} is given and {missing} is not; give all three, or none" if needed == _ROLES else
                     f"{first} is given and {missing} is not; give both, or none")  # fmt: skip
     made, addresses, keep = sizes(), [0] * (len(_ROLES) - len(needed)), []
-    shape_of_heads = (made.batch, made.heads_kv)
-    shape_of_keys = getattr(made, "shape_of_keys", None) if needed != _ROLES else None
-    kinds = []
+    shape_of_heads, of_8_bits = (made.batch, made.heads_kv), needed == _ROLES
+    shape_of_rows, shape_of_keys = (getattr(made, name, None) for name in ("shape_of_rows", "shape_of_keys"))
+    if not of_8_bits:
+        by_row = {"descale_k": shape_of_keys, "descale_v": shape_of_keys}
+    else:  # v's are by head then
+        by_row = {"descale_q": shape_of_rows, "descale_k": shape_of_keys if shape_of_rows else None}
+    kinds: list[int] = []
     for role, x in zip(needed, descales[len(_ROLES) - len(needed) :]):
         if isinstance(x, numbers.Real) and not isinstance(x, bool):
             address, cell = _of_number(x, role, q)
@@ -125,20 +129,23 @@ def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], A
             found = float_array(x, role, q, stream)
             address, cell = found.address, found
             if found.shape == shape_of_heads:
-                kinds.append(HEAD)
+                kinds.append(TOKEN if of_8_bits and kinds == [TOKEN, TOKEN] else HEAD)
             elif found.shape in ((), (1,)):
                 kinds.append(TENSOR)
-            elif found.shape == shape_of_keys:
+            elif found.shape == by_row.get(role):
                 kinds.append(TOKEN)
                 if written:
                     _arrays.output(x, role, stream)
             else:
-                of_keys = f", or of each key {shape_of_keys}" if shape_of_keys else ""
-                raise Error(f"{role} has shape {found.shape}; give one element, or [batch, heads_kv] = {shape_of_heads}{of_keys}")
+                shape = by_row.get(role)
+                of_rows = f", or of each {'row' if role == 'descale_q' else 'key'} {shape}" if shape else ""
+                raise Error(f"{role} has shape {found.shape}; give one element, or [batch, heads_kv] = {shape_of_heads}{of_rows}")
         addresses.append(address)
         keep.append(cell)
     if len(set(kinds)) != 1:
-        words = {TENSOR: "one for all", HEAD: "a factor for each key head", TOKEN: "a factor for each key"}
+        if of_8_bits and kinds[:2] == [TOKEN, TOKEN]:
+            raise Error(f"descale_q and descale_k have a factor for each row and descale_v one for all; give it one for each key head, {shape_of_heads}")
         least, most = needed[kinds.index(min(kinds))], needed[kinds.index(max(kinds))]
+        words = {TENSOR: "one for all", HEAD: "a factor for each key head", TOKEN: f"a factor for each {'row' if most == 'descale_q' else 'key'}"}
         raise Error(f"{most} has {words[max(kinds)]} and {least} {words[min(kinds)]}; give all {'three ' if needed == _ROLES else ''}alike")
     return Factors(kinds[0], tuple(addresses), keep)

@@ -227,6 +227,10 @@ class _Sizes:
             raise Error(f"q has head_dim {self.head_dim} and k has {dim_k}; both must agree")
 
     @property
+    def shape_of_rows(self) -> tuple[int, int, int]:
+        return (self.batch, self.heads_q, self.seqlen_q)
+
+    @property
     def shape_of_keys(self) -> tuple[int, int, int]:
         return (self.batch, self.heads_kv, self.seqlen_kv)
 
@@ -321,8 +325,8 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
          tensors: Any = None, bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None) -> Plan:  # fmt: skip
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
-    Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v, or k and v of a quantised cache, have: "tensor" (the
-    default: one each), "head" ([batch, heads_kv] each) or "none". `alibi` says which slopes there are, "head" ([heads]) or "batch"
+    Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v, or k and v of a quantised
+    cache, have: "tensor" (the default: one each), "head" ([batch, heads_kv] each), "token" (each row, as of `attention`) or "none". `alibi` says which slopes there are, "head" ([heads]) or "batch"
     ([batch, heads]), and `sink` whether there are sinks. Of the arrays of score and mask functions the plan keeps shapes and strides;
     `Plan.tensors` are their names, in the order of the addresses that `Plan.launch` takes.
     """
@@ -368,10 +372,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         stream: a CUstream as a number; default: the framework's current stream.
         candidate: "family" or "family:key=value,…" pins a kernel; default: flashcore chooses.
         descale_q, descale_k, descale_v: of 8-bit q, k and v: what their numbers are multiplied with, all three or none; of a quantised
-            cache descale_k and descale_v. A number
-            or a float32 array of one element for a whole tensor, or float32 [batch, heads_kv] for each key head and the query heads
-            that read it; of a quantised cache also float32 [batch, heads_kv, seqlen_kv], whatever the layout, for each key. Positive and
-            finite (not looked at on a GPU, nor of keys).
+            cache descale_k and descale_v. A number or a float32 array of one element for a whole tensor, or float32 [batch, heads_kv] for
+            each key head and the query heads that read it. Or for each row, whatever the layout: descale_q float32 [batch, heads, seqlen_q] and
+            descale_k [batch, heads_kv, seqlen_kv] beside a descale_v [batch, heads_kv]; of a quantised cache descale_k and descale_v
+            [batch, heads_kv, seqlen_kv]. Positive and finite (not looked at on a GPU, nor of a cache's keys).
         softcap: from 1e-6 to 1e6: a score s = scale · q kᵀ becomes softcap · tanh(s / softcap) before it is masked (Gemma 2, Grok).
         alibi: slopes of ALiBi, float32 [heads] or [batch, heads]: after softcap, slope · |i + seqlen_kv - seqlen_q - j| is taken
             from the score of row i and key j, as with FlashAttention's alibi_slopes. Finite, and in size at most

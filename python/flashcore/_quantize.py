@@ -12,7 +12,7 @@ from ._library import Error, QuantizeKind, QuantizeOperands, Strides
 
 _NAMES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 _WIDE = ("fp32", "fp16", "bf16")
-_SCALINGS = {"tensor": _factors.TENSOR, "head": _factors.HEAD}
+_SCALINGS = {"tensor": _factors.TENSOR, "head": _factors.HEAD, "token": _factors.TOKEN}
 
 
 class Quantized(NamedTuple):
@@ -20,7 +20,8 @@ class Quantized(NamedTuple):
 
     Attributes:
         q, k, v: of float8_e4m3fn or float8_e5m2, contiguous, in the layout that was given; v with v_layout="dn" as that says.
-        descale_q, descale_k, descale_v: float32, of one element or [batch, heads_kv].
+        descale_q, descale_k, descale_v: float32, of one element or [batch, heads_kv]; with scaling="token" [batch, heads, seqlen_q],
+            [batch, heads_kv, seqlen_kv] and [batch, heads_kv], whatever the layout.
         k_mean: what smooth_k took from every key, float32, with one row; None without. Scores are lower by scale · q · k_mean, alike for
             all keys of a row, so that o is the same and the log-sum-exp is lower by it.
     """
@@ -127,7 +128,7 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         q, k, v: NumPy arrays or PyTorch tensors of float32, float16 or bfloat16, with shapes as `attention` takes them; any strides, as long as
             the elements of a row are adjacent.
         scaling: "tensor": one factor for each of q, k and v; "head": one for each batch entry and key head, with the query heads that
-            read it.
+            read it; "token": one for each row of q and of k, and for v as "head". Outlier rows do not cost others their precision then.
         dtype: "e4m3" or "e5m2".
         smooth_k: takes the mean over keys from k first, which leaves o as it is: outlier channels of k are much the same for all keys.
         hadamard: rotates q and k by a random Hadamard transform, which spreads outlier channels; head_dim is a power of two up to 512.
@@ -143,7 +144,7 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         Error: for other arrays, for sizes that do not fit together, for a head_dim that has no Hadamard transform.
     """
     if not isinstance(scaling, str) or scaling not in _SCALINGS:
-        raise Error(f"scaling is {scaling!r}; use 'tensor' or 'head'")
+        raise Error(f"scaling is {scaling!r}; use 'tensor', 'head' or 'token'")
     if not isinstance(dtype, str) or dtype not in _NAMES:
         raise Error(f"dtype is {dtype!r}; use 'e4m3' or 'e5m2'")
     try:
@@ -154,13 +155,17 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         raise Error(f"layout is {layout!r}; use 'bhsd' ([batch, heads, seqlen, head_dim]) or 'bshd'")
     if v_layout not in ("nd", "dn"):
         raise Error(f"v_layout is {v_layout!r}; use 'nd', or 'dn' for v as [batch, heads_kv, head_dim_v, seqlen_kv]")
+    for name, switch in (("smooth_k", smooth_k), ("hadamard", hadamard)):
+        if switch is not True and switch is not False:
+            raise Error(f"{name} is {switch!r}; use True or False")
     call = _Call(q, k, v, layout)
     o = call.operands
-    o.scaling, o.hadamard, o.seed = _SCALINGS[scaling], int(bool(hadamard)), seed_bits
+    o.scaling, o.hadamard, o.seed = _SCALINGS[scaling], int(hadamard), seed_bits
     codes = [call.codes(role, x, dtype) for role, x in (("q", call.q), ("k", call.k))]
     codes.append(call.transposed_codes(dtype) if v_layout == "dn" else call.codes("v", call.v, dtype))
-    shape = (o.batch, o.heads_kv) if scaling == "head" else (1,)
-    descales = [call.floats(f"descale_{role}", shape) for role in "qkv"]
+    of_heads = (1,) if scaling == "tensor" else (o.batch, o.heads_kv)
+    of_q, of_k = ((o.batch, o.heads_q, o.seqlen_q), (o.batch, o.heads_kv, o.seqlen_kv)) if scaling == "token" else (of_heads, of_heads)
+    descales = [call.floats(f"descale_{role}", shape) for role, shape in (("q", of_q), ("k", of_k), ("v", of_heads))]
     k_mean = None
     if smooth_k and o.seqlen_kv:
         k_mean = call.floats("k_mean", (o.batch, o.heads_kv, 1, o.head_dim) if layout == "bhsd" else (o.batch, 1, o.heads_kv, o.head_dim))

@@ -35,10 +35,12 @@ constexpr const char* kNoFactors = "to fc_plan_launch_scaled, or make the plan w
 constexpr const char* kNotScaled = "has no factors; give null, or make the plan with a scaling";
 constexpr const char* kFactorRule = "factors are positive and finite";
 constexpr FloatOperand kFloatOperands[] = {
-    {"descale_q", Operand::kDescaleQ, [](const Problem& p, const ProblemLayouts&) { return p.descale_q_count(); },
+    {"descale_q", Operand::kDescaleQ, [](const Problem& p, const ProblemLayouts& l) { return descale_counts(p, l).q; },
      kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
-    {"descale_k", Operand::kDescaleK, descale_count, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
-    {"descale_v", Operand::kDescaleV, descale_count, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
+    {"descale_k", Operand::kDescaleK, [](const Problem& p, const ProblemLayouts& l) { return descale_counts(p, l).k; },
+     kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
+    {"descale_v", Operand::kDescaleV, [](const Problem& p, const ProblemLayouts& l) { return descale_counts(p, l).v; },
+     kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
     {"sink", Operand::kSink, [](const Problem& p, const ProblemLayouts&) { return p.sink_count(); }, "logit",
      "to fc_plan_launch_operands, or make the plan without a sink",
      "has no sink; give null, or make the plan with FC_SINK_HEAD", [](float x) { return x < INFINITY; },
@@ -242,9 +244,13 @@ void Plan::check_floats(const Addresses& addresses) const {
     const std::int64_t count = operand.count(problem_, layouts_);
     const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(float));
     const auto* values = static_cast<const float*>(addresses[AddressOf(operand.operand).index()]);
-    const bool of_keys = (operand.operand == Operand::kDescaleK || operand.operand == Operand::kDescaleV) &&
-                         problem_.input_scaling() == Scaling::kToken;
-    if (count == 0 && values && !of_keys)  // without keys there are none of them
+    const auto is_of_rows = [&](Operand factors, Scaling scaling) {
+      return operand.operand == factors && scaling == Scaling::kToken;
+    };
+    const bool of_rows = is_of_rows(Operand::kDescaleQ, problem_.q_scaling()) ||
+                         is_of_rows(Operand::kDescaleK, problem_.k_scaling()) ||
+                         is_of_rows(Operand::kDescaleV, problem_.v_scaling());
+    if (count == 0 && values && !of_rows)  // without rows there are none of them
       throw_bad_input("{} is given, and {} {}", operand.name, problem_.id(), operand.unexpected);
     if (count == 0 || !needs_o_) continue;
     if (!values)
@@ -255,8 +261,8 @@ void Plan::check_floats(const Addresses& addresses) const {
                       static_cast<const void*>(values), alignof(float));
     allocations().check(operand.name, values, 0, bytes);
     check_apart(addresses, operand.name, values, bytes);
-    // Of keys that no sequence has a pool's factors may be anything.
-    if (!cpu_call_ || of_keys) continue;
+    // Of keys that nobody sees a cache's factors may be anything.
+    if (!cpu_call_ || (of_rows && problem_.has_quantised_cache())) continue;
     const double largest = operand.operand == Operand::kAlibi ? max_slope(problem_) : INFINITY;
     for (std::int64_t at = 0; at < count; ++at) {
       if (!operand.allowed(values[at])) throw_bad_input("{}[{}] is {}; {}", operand.name, at, values[at], operand.rule);

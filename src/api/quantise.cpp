@@ -50,8 +50,10 @@ class QuantiseReader {
 
   quantise::Sizes sizes() const {
     const fc_quantize_operands& g = given_;
-    if (g.scaling != FC_SCALING_USUAL && g.scaling != FC_SCALING_TENSOR && g.scaling != FC_SCALING_HEAD)
-      throw_bad_input("scaling is {}; use FC_SCALING_TENSOR (2) or FC_SCALING_HEAD (3)", g.scaling);
+    if (g.scaling != FC_SCALING_USUAL && g.scaling != FC_SCALING_TENSOR && g.scaling != FC_SCALING_HEAD &&
+        g.scaling != FC_SCALING_TOKEN)
+      throw_bad_input("scaling is {}; use FC_SCALING_TENSOR (2), FC_SCALING_HEAD (3) or FC_SCALING_TOKEN (4)",
+                      g.scaling);
     if (g.v_layout != FC_V_ND && g.v_layout != FC_V_DN)
       throw_bad_input("v_layout is {}; use FC_V_ND (0) or FC_V_DN (1)", g.v_layout);
     if (g.hadamard != 0 && g.hadamard != 1) throw_bad_input("hadamard is {}; use 0 or 1", g.hadamard);
@@ -67,7 +69,7 @@ class QuantiseReader {
     all.head_dim_v = checks_.whole("head_dim_v", g.head_dim_v, 1, quantise::kMostColumns);
     check_rows("q", all.batch, all.heads_q, all.seqlen_q);
     check_rows("k and v", all.batch, all.heads_kv, all.seqlen_kv);
-    all.by_head = g.scaling == FC_SCALING_HEAD;
+    all.by_head = g.scaling == FC_SCALING_HEAD, all.by_row = g.scaling == FC_SCALING_TOKEN;
     all.rotates = g.hadamard == 1;
     if (all.rotates && ((all.head_dim & (all.head_dim - 1)) != 0 || all.head_dim > quantise::kMostRotated))
       throw_bad_input("head_dim is {}, and hadamard needs a power of two up to {}; leave it out", all.head_dim,
@@ -91,7 +93,7 @@ class QuantiseReader {
     x.from_stride = {f.batch, f.head, f.row}, x.to_stride = {t.batch, t.head, t.row};
     checks_.tensor(names.x, from, {batch, x.heads, x.seqlen, x.dim, f.batch, f.head, f.row},
                    static_cast<DType>(kind_.element), false);
-    checks_.array(names.factors, factors, x.groups, sizeof(float), true);
+    checks_.array(names.factors, factors, quantise::factors_of(x), sizeof(float), true);
     TensorLayout codes{batch, x.heads, x.seqlen, x.dim, t.batch, t.head, t.row};
     if (&x == &params_.v && params_.is_transposed && x.seqlen > 0) {
       codes.rows = x.dim, codes.columns = quantise::round_up_keys(x.seqlen);

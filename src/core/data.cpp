@@ -1,20 +1,44 @@
 #include "core/data.h"
 
+#include "core/error.h"
+
 namespace flashcore {
 
-float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv,
-                 std::int64_t row) {
-  if (descales.empty()) return 1;
-  std::int64_t at = 0;
-  switch (problem.input_scaling()) {
+namespace {
+
+float factor_at(Scaling scaling, const std::vector<float>& factors, std::int64_t of_head, std::int64_t of_row) {
+  if (factors.empty()) return 1;
+  switch (scaling) {
     case Scaling::kNone: return 1;
-    case Scaling::kTensor: break;
-    case Scaling::kHead: at = batch * problem.heads_kv + head_kv; break;
-    case Scaling::kToken:
-      at = (batch * problem.heads_kv + head_kv) * (problem.paged() ? problem.page_size : problem.seqlen_kv) + row;
-      break;
+    case Scaling::kTensor: return factors[0];
+    case Scaling::kHead: return factors[static_cast<std::size_t>(of_head)];
+    case Scaling::kToken: return factors[static_cast<std::size_t>(of_row)];
   }
-  return descales[static_cast<std::size_t>(at)];
+  throw_internal("unknown scaling {}", static_cast<int>(scaling));
+}
+
+float factor_of_key(const Problem& p, Scaling scaling, const std::vector<float>& factors, std::int64_t batch,
+                    std::int64_t head_kv, std::int64_t key) {
+  const std::int64_t head = batch * p.heads_kv + head_kv;
+  return factor_at(scaling, factors, head, head * (p.paged() ? p.page_size : p.seqlen_kv) + key);
+}
+
+}  // namespace
+
+float descale_q_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_q,
+                   std::int64_t row) {
+  return factor_at(problem.q_scaling(), descales, batch * problem.heads_kv + head_q / problem.group_size(),
+                   (batch * problem.heads_q + head_q) * problem.seqlen_q + row);
+}
+
+float descale_k_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv,
+                   std::int64_t key) {
+  return factor_of_key(problem, problem.k_scaling(), descales, batch, head_kv, key);
+}
+
+float descale_v_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv,
+                   std::int64_t key) {
+  return factor_of_key(problem, problem.v_scaling(), descales, batch, head_kv, key);
 }
 
 std::size_t bytes_of(const AttentionInputs& in) {

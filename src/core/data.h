@@ -59,8 +59,8 @@ struct ElementTensor {
 
 struct AttentionInputs {
   HostTensor q, k, v;
-  // Factors of what 8-bit operands store: descale_count() of each (Problem::descale_q_count() of q), by batch entry,
-  // then kv head, then key. Of keys that no sequence has they are NaN.
+  // Factors of what 8-bit operands store (descale_counts()), by batch entry, then kv head; with Scaling::kToken by
+  // batch entry, head, row. Of keys that no sequence has they are NaN.
   std::vector<float> descale_q = {}, descale_k = {}, descale_v = {};
   std::vector<float> sink = {};   // Problem::sink_count() logits, by query head
   std::vector<float> alibi = {};  // Problem::alibi_count() slopes, by batch entry (if there is one for each), then head
@@ -74,10 +74,14 @@ struct AttentionInputs {
 std::size_t bytes_of(const AttentionInputs& inputs);
 // The slope of a batch entry and query head; 0 where there are none.
 float slope_at(const Problem& problem, const std::vector<float>& alibi, std::int64_t batch, std::int64_t head);
-// The factor of one of the three for a batch entry and kv head; 1 where there are none. `row`: with Scaling::kToken the
-// key, and `batch` is then that of k, which of a paged problem is a page.
-float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv,
-                 std::int64_t row = 0);
+// The factor of a row of q, by its query head, of k or of v; 1 where there are none. With Scaling::kToken `batch` of a
+// paged problem's keys is a page, and `key` lies in it.
+float descale_q_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_q,
+                   std::int64_t row);
+float descale_k_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv,
+                   std::int64_t key);
+float descale_v_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv,
+                   std::int64_t key);
 
 // Quantises what a pattern draws: each group of elements that share a factor (Problem::input_scaling) by its largest
 // finite magnitude, which becomes the largest number of the type. Infinities stay where the type has them (e5m2), and

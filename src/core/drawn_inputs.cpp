@@ -90,15 +90,14 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
   in.block_table = pages.table;
   if (problem.paged())
     for (const SequenceLengths& each : problem.sequences()) in.seqused_kv.push_back(static_cast<std::int32_t>(each.kv));
-  in.q = draw(problem, problem.dtype, layouts.q, problem.group_size(), rows, in.descale_q,
+  in.q = draw(problem, problem.q_scaling(), problem.dtype, layouts.q, problem.group_size(), rows, in.descale_q,
               [&](const Place& at) { return generators.q(at); });
   const DType cache = problem.cache_dtype();
-  in.k = draw(problem, cache, layouts.k, 1, keys, in.descale_k, [&](const Place& at) { return generators.k(at); });
-  if (problem.has_transposed_v())
-    in.v = draw(problem, cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) {
-      return generators.v({at.batch, at.head, at.column, at.row});
-    });
-  else in.v = draw(problem, cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) { return generators.v(at); });
+  in.k = draw(problem, problem.k_scaling(), cache, layouts.k, 1, keys, in.descale_k,
+              [&](const Place& at) { return generators.k(at); });
+  in.v = draw(problem, problem.v_scaling(), cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) {
+    return generators.v(problem.has_transposed_v() ? Place{at.batch, at.head, at.column, at.row} : at);
+  });
   for (HostTensor* each : {&in.k, &in.v}) add_least_codes(*each);
   draw_scores(problem, pattern, seed, in);
   in.tensors = make_tensors(problem, seed);

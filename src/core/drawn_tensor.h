@@ -129,10 +129,11 @@ std::vector<float> factors_of_rows(DType dtype, const TensorLayout& layout, cons
 // The factors that make the largest finite magnitude of each group of heads the largest number of the type. `group`:
 // heads that share one with Scaling::kHead.
 template <class Value>
-std::vector<float> factors_of(const Problem& problem, DType dtype, const TensorLayout& layout, std::int64_t group,
-                              const BatchOf& batch_of, const Value& value) {
-  if (!problem.has_descales()) return {};
-  std::vector<float> factors(static_cast<std::size_t>(problem.descale_count()), 0.0f);
+std::vector<float> factors_of(const Problem& problem, Scaling scaling, DType dtype, const TensorLayout& layout,
+                              std::int64_t group, const BatchOf& batch_of, const Value& value) {
+  if (scaling == Scaling::kNone) return {};
+  std::vector<float> factors(
+      static_cast<std::size_t>(scaling == Scaling::kTensor ? 1 : problem.batch * problem.heads_kv), 0.0f);
   std::vector<float> heads(static_cast<std::size_t>(problem.batch * layout.heads), 0.0f);
   for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
     // Pages of one sequence are rows of several entries.
@@ -140,7 +141,7 @@ std::vector<float> factors_of(const Problem& problem, DType dtype, const TensorL
              largest_of_row(layout, batch, head, row, value));
   });
   for (std::size_t head = 0; head < heads.size(); ++head) {
-    float& factor = factors[factors.size() == 1 ? 0 : head / static_cast<std::size_t>(group)];
+    float& factor = factors[scaling == Scaling::kTensor ? 0 : head / static_cast<std::size_t>(group)];
     factor = std::max(factor, heads[head]);
   }
   const auto largest = static_cast<float>(precision_of(dtype).largest);
@@ -151,17 +152,26 @@ std::vector<float> factors_of(const Problem& problem, DType dtype, const TensorL
 // `value` of every place as `dtype`, and the factors where that has 8 bits or 4. Values are drawn twice then: a cache
 // of a gigabyte took longer to keep in fp32 than to draw again.
 template <class Value>
-HostTensor draw(const Problem& problem, DType dtype, const TensorLayout& layout, std::int64_t group,
+HostTensor draw(const Problem& problem, Scaling scaling, DType dtype, const TensorLayout& layout, std::int64_t group,
                 const BatchOf& batch_of, std::vector<float>& factors, const Value& value) {
   if (bits_of(dtype) > 8) return fill(dtype, layout, value);
-  const bool by_token = problem.input_scaling() == Scaling::kToken;
-  factors =
-      by_token ? factors_of_rows(dtype, layout, value) : factors_of(problem, dtype, layout, group, batch_of, value);
+  factors = scaling == Scaling::kToken ? factors_of_rows(dtype, layout, value)
+                                       : factors_of(problem, scaling, dtype, layout, group, batch_of, value);
+  const auto factor_of = [&](std::int64_t batch, std::int64_t head, std::int64_t row) -> float {
+    std::int64_t at = 0;
+    switch (scaling) {
+      case Scaling::kNone: return 1;
+      case Scaling::kTensor: break;
+      case Scaling::kHead: at = batch_of(batch, row) * problem.heads_kv + head / group; break;
+      case Scaling::kToken: at = (batch * layout.heads + head) * layout.rows + row; break;
+    }
+    return factors[static_cast<std::size_t>(at)];
+  };
   HostTensor tensor(dtype, layout);
   for (std::size_t i = 0; i < tensor.data.size(); ++i)  // which stays between the rows
     tensor.data[i] = nan_code(dtype, static_cast<std::int64_t>(i));
   for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
-    const float factor = descale_at(problem, factors, by_token ? batch : batch_of(batch, row), head / group, row);
+    const float factor = factor_of(batch, head, row);
     const std::int64_t first = layout.offset(batch, head, row);
     for (std::int64_t column = 0; column < layout.columns; ++column)
       store_quantised(tensor, first + column, value(Place{batch, head, row, column}) / factor);

@@ -157,9 +157,19 @@ ProblemLayouts make_paged_layouts(const Problem& p, Layout layout, std::int64_t 
   return layouts;
 }
 
-std::int64_t descale_count(const Problem& problem, const ProblemLayouts& layouts) {
-  if (problem.input_scaling() != Scaling::kToken) return problem.descale_count();
-  return layouts.k.batch * layouts.k.heads * layouts.k.rows;
+DescaleCounts descale_counts(const Problem& problem, const ProblemLayouts& layouts) {
+  const auto count = [&](Scaling scaling, const TensorLayout& rows) -> std::int64_t {
+    switch (scaling) {
+      case Scaling::kNone: return 0;
+      case Scaling::kTensor: return 1;
+      case Scaling::kHead: return problem.batch * problem.heads_kv;
+      case Scaling::kToken: return rows.batch * rows.heads * rows.rows;
+    }
+    throw_internal("unknown scaling {}", static_cast<int>(scaling));
+  };
+  // Rows of v are keys, as those of k, but where v lies transposed.
+  return {count(problem.q_scaling(), layouts.q), count(problem.k_scaling(), layouts.k),
+          count(problem.v_scaling(), layouts.k)};
 }
 
 ProblemLayouts make_layouts(const PlacedProblem& problem) { return make_layouts(problem, problem.layout); }

@@ -60,9 +60,12 @@ struct ProblemLayouts {
 };
 ProblemLayouts make_layouts(const Problem& problem, Layout layout);
 ProblemLayouts make_layouts(const PlacedProblem& problem);
-// Values in each of descale_k and descale_v: Problem::descale_count(), or with Scaling::kToken one for each row of k,
-// [batch, heads_kv, seqlen_kv] or [pages, heads_kv, page_size], contiguous.
-std::int64_t descale_count(const Problem& problem, const ProblemLayouts& layouts);
+// Values in descale_q, descale_k and descale_v: none, one, [batch, heads_kv], or with Scaling::kToken one for each row,
+// [batch, heads_q, seqlen_q] and [batch, heads_kv, seqlen_kv] or [pages, heads_kv, page_size]. All are contiguous.
+struct DescaleCounts {
+  std::int64_t q = 0, k = 0, v = 0;
+};
+DescaleCounts descale_counts(const Problem& problem, const ProblemLayouts& layouts);
 // Of a ragged problem whose tensors have so many rows.
 ProblemLayouts make_layouts(const Problem& problem, Layout layout, SequenceLengths total);
 // Of a paged problem with so many rows of q, such a pool and such a block table.

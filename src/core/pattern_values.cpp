@@ -63,14 +63,16 @@ PatternValues::PatternValues(const Problem& problem, Pattern pattern, std::uint6
   if (pattern == Pattern::kConstant) by_k_ = by_v_ = 0x1p8, by_q_ = 0x1p-8;
 }
 
-float PatternValues::q(const Place& at) const { return static_cast<float>(q_value(at) * by_q_); }
+float PatternValues::q(const Place& at) const {
+  return static_cast<float>(q_value(at) * by_q_ * token_factor_of_q(at));
+}
 
 float PatternValues::k(const Place& at) const {
   return static_cast<float>(k_scaled(at) * by_k_ * token_factor_of_k(at));
 }
 
 float PatternValues::v(const Place& at) const {
-  return static_cast<float>(v_value(at) * by_v_ * token_factor(at) * head_factor(at));
+  return static_cast<float>(v_value(at) * by_v_ * token_factor_of_v(at) * head_factor(at));
 }
 
 // Numbers that fp16 does not have.
@@ -85,16 +87,22 @@ double PatternValues::head_factor(const Place& at) const {
   return (at.batch + at.head) % 2 == 0 ? 1 : 1 / (kWideValue * kWideValue);
 }
 
+// Where each row has its own factor, those of neighbours are apart.
+double PatternValues::token_factor_of_q(const Place& at) const {
+  if (p_.q_scaling() != Scaling::kToken || pattern_ != Pattern::kOutlier) return 1;
+  return std::ldexp(1.0, static_cast<int>((3 * at.row + at.head) % 5) - 2);
+}
+
 // Where each key has its own factor, K's are far apart too: most scores are about 0.
 double PatternValues::token_factor_of_k(const Place& at) const {
-  if (p_.input_scaling() != Scaling::kToken || pattern_ != Pattern::kOutlier) return 1;
+  if (p_.k_scaling() != Scaling::kToken || pattern_ != Pattern::kOutlier) return 1;
   return std::ldexp(4.0, -static_cast<int>((5 * at.row + 2 * at.head) % kApart));
 }
 
 // Where each key has its own factor, V's are far apart: at random, or the larger the later the key, so that rows of a
 // causal mask do not see the largest; or all so small that 16 bits times them would be nothing.
-double PatternValues::token_factor(const Place& at) const {
-  if (p_.input_scaling() != Scaling::kToken) return 1;
+double PatternValues::token_factor_of_v(const Place& at) const {
+  if (p_.v_scaling() != Scaling::kToken) return 1;
   switch (pattern_) {
     case Pattern::kPeaked:
       return std::ldexp(1.0, -static_cast<int>((7 * at.row + 3 * at.head + 11 * at.batch) % kApart));

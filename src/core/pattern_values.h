@@ -24,8 +24,9 @@ class PatternValues {
  private:
   bool has_wide_o() const;
   double head_factor(const Place& at) const;
+  double token_factor_of_q(const Place& at) const;
   double token_factor_of_k(const Place& at) const;
-  double token_factor(const Place& at) const;
+  double token_factor_of_v(const Place& at) const;
   float q_value(const Place& at) const;
   float k_scaled(const Place& at) const;
   float v_value(const Place& at) const;

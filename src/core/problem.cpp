@@ -55,16 +55,6 @@ std::int64_t Problem::alibi_count() const {
   throw_internal("unknown kind of ALiBi {}", static_cast<int>(alibi));
 }
 
-std::int64_t Problem::descale_count() const {
-  switch (input_scaling()) {
-    case Scaling::kNone: return 0;
-    case Scaling::kTensor: return 1;
-    case Scaling::kHead: return batch * heads_kv;
-    case Scaling::kToken: throw_internal("{} has factors for each key: ask for those of its layouts", id());
-  }
-  throw_internal("unknown scaling {}", static_cast<int>(input_scaling()));
-}
-
 namespace {
 
 std::int64_t halved(std::int64_t bound, std::int64_t times) {
@@ -166,7 +156,9 @@ double bytes_of_rows(const Problem& p) {
   const double kv_rows = static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(keys);
   const double read = q_rows * static_cast<double>(p.head_dim) * static_cast<double>(size_of(p.dtype)) +
                       kv_rows * static_cast<double>(p.head_dim + p.head_dim_v) * (bits_of(p.cache_dtype()) / 8.0);
-  const double factors = p.input_scaling() == Scaling::kToken ? 2 * 4.0 * kv_rows : 0;
+  const auto factors_of = [](Scaling scaling, double rows) { return scaling == Scaling::kToken ? 4.0 * rows : 0; };
+  const double factors =
+      factors_of(p.q_scaling(), q_rows) + factors_of(p.k_scaling(), kv_rows) + factors_of(p.v_scaling(), kv_rows);
   const double written = o_rows * static_cast<double>(p.head_dim_v) * static_cast<double>(size_of(p.output_dtype()));
   return read + factors + written + o_rows * 4.0;
 }
@@ -174,7 +166,11 @@ double bytes_of_rows(const Problem& p) {
 }  // namespace
 
 double Problem::bytes() const {
-  const std::int64_t descales = input_scaling() == Scaling::kToken ? 0 : descale_q_count() + 2 * descale_count();
+  // Factors of rows are read with their rows.
+  const auto factors_of = [this](Scaling by) {
+    return by == Scaling::kTensor ? 1 : by == Scaling::kHead ? batch * heads_kv : 0;
+  };
+  const std::int64_t descales = factors_of(q_scaling()) + factors_of(k_scaling()) + factors_of(v_scaling());
   const double by_head = 4.0 * static_cast<double>(descales + alibi_count() + sink_count());
   if (!ragged()) return bytes_of_rows(*this) + by_head;
   double sum = by_head;

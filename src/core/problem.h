@@ -39,7 +39,10 @@ enum class Scaling {
   kNone,    // none: they are what is stored
   kTensor,  // one for each operand
   kHead,    // one for each batch entry and kv head, and the query heads that read it (FlashAttention's descales)
-  kToken,   // one for each key and kv head, which lie as the keys do: of a quantised cache
+  // Of a quantised cache one for each key and kv head, which lie as the keys do. Of 8-bit operands one for each row of
+  // q and of k, but one for each batch entry and kv head of v: its values meet weights of 8 bits, which have no room
+  // for factors that are far apart.
+  kToken,
 };
 inline constexpr std::array kAllScalings = {Scaling::kNone, Scaling::kTensor, Scaling::kHead, Scaling::kToken};
 std::string_view to_string(Scaling scaling);  // "none" | "tensor" | "head" | "token"
@@ -124,10 +127,12 @@ struct Problem {
   Scaling usual_scaling() const { return may_be_scaled() ? Scaling::kTensor : Scaling::kNone; }
   Scaling input_scaling() const { return scaling.value_or(usual_scaling()); }
   bool has_descales() const { return input_scaling() != Scaling::kNone; }
-  // Values in each of descale_k and descale_v, and in descale_q where q has 8 bits too: 0, 1 or batch x heads_kv. With
-  // Scaling::kToken it depends on the layouts: descale_count() of core/operands.h.
-  std::int64_t descale_count() const;
-  std::int64_t descale_q_count() const { return is_8bit() ? descale_count() : 0; }
+  // Of each operand's own factors. descale_counts() of core/operands.h says how many they are.
+  Scaling q_scaling() const { return is_8bit() ? input_scaling() : Scaling::kNone; }
+  Scaling k_scaling() const { return input_scaling(); }
+  Scaling v_scaling() const {
+    return is_8bit() && input_scaling() == Scaling::kToken ? Scaling::kHead : input_scaling();
+  }
 
   bool transforms_scores() const { return softcap || alibi != Alibi::kNone; }
   bool has_score() const { return transforms_scores() || sink; }

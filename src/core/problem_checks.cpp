@@ -57,16 +57,19 @@ void Problem::validate() const {
   if (!may_be_scaled() && input_scaling() != Scaling::kNone)
     throw_bad_input("scaling is {} and dtype is {}; leave scaling out: only operands of 8 bits have scales",
                     to_string(input_scaling()), to_string(dtype));
-  if (input_scaling() == Scaling::kToken && (is_8bit() || (ragged() && !paged())))
+  if (input_scaling() == Scaling::kToken && ragged() && (is_8bit() || !paged()))
     throw_bad_input(
-        "scaling is token and {}; use head or tensor: factors for each key are of a quantised cache beside q of 16 or "
-        "32 bits, dense or in pages",
-        is_8bit() ? fmt::format("dtype is {}", to_string(dtype)) : "the keys of the batch are packed");
-  constexpr std::int64_t kMostFactors = std::numeric_limits<std::int32_t>::max();
-  if (const std::int64_t rows = paged() ? page_size : seqlen_kv;
-      input_scaling() == Scaling::kToken && rows > kMostFactors / std::max<std::int64_t>(heads_kv, 1))
-    throw_bad_input("scaling is token and {} kv heads have {} keys each; at most 2^31-1 factors of a {} are allowed",
-                    heads_kv, rows, paged() ? "page" : "batch entry");
+        "scaling is token and {}; use head or tensor: factors for each row are of dense q, k and v of 8 bits, or of a "
+        "quantised cache beside q of 16 or 32 bits, dense or in pages",
+        is_8bit() ? fmt::format("a ragged batch has dtype {}", to_string(dtype)) : "the keys of the batch are packed");
+  const auto check_factors = [](Scaling by, const char* of, std::int64_t heads, std::int64_t rows, const char* what) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    if (by == Scaling::kToken && rows > kMost / std::max<std::int64_t>(heads, 1))
+      throw_bad_input("scaling is token and {} {} have {} rows each; at most 2^31-1 factors of a {} are allowed", heads,
+                      of, rows, what);
+  };
+  check_factors(q_scaling(), "query heads", heads_q, seqlen_q, "batch entry");
+  check_factors(k_scaling(), "kv heads", heads_kv, paged() ? page_size : seqlen_kv, paged() ? "page" : "batch entry");
   if (is_8bit() && has_quantised_cache())
     throw_bad_input(
         "kv_dtype is {} and dtype is {}; leave kv_dtype out: q of 8 bits is multiplied with k and v of its own type",

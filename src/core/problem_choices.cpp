@@ -212,6 +212,8 @@ void draw_ragged(Problem& p, Draws& draws) {
 
 void draw_page_size(Problem& p, Draws& draws) {
   if (p.ragged() && draws.one_in(2)) p.page_size = draws.pick(kPageSizes);
+  // Here it is known that the batch is not ragged.
+  if (p.is_8bit() && !p.ragged() && draws.one_in(4)) p.scaling = Scaling::kToken;
   if (p.is_8bit() || !draws.one_in(p.ragged() ? 3 : 12)) return;
   p.kv_dtype = draws.pick(kCaches);
   fill_bytes(p);

@@ -425,8 +425,10 @@ std::vector<ProblemField> make_fields() {
            "Of 8-bit q, k and v, or of a quantised cache's k and v: how many factors bring them back to their "
            "values. tensor: one each; head: one for each batch entry and kv head, and the query heads that read "
            "it; token: one for each key and kv head of a quantised cache, dense or paged, in fp32 arrays that lie as "
-           "the keys do ([batch, heads_kv, seqlen_kv], or [pages, heads_kv, page_size]): a factor for each page is "
-           "one that its keys repeat; none: they are what is stored.",
+           "the keys do ([batch, heads_kv, seqlen_kv], or [pages, heads_kv, page_size]), or, of dense 8-bit q, k and "
+           "v, one for each row of q [batch, heads_q, seqlen_q] and of k [batch, heads_kv, seqlen_kv], and for v "
+           "[batch, heads_kv]: a factor for each page or block of rows is one that they repeat; none: they are what "
+           "is stored.",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.input_scaling())); },
        .set = set_scaling,
        .otherwise = [](const Problem& p) -> FieldValue { return std::string(to_string(p.usual_scaling())); },
@@ -437,7 +439,7 @@ std::vector<ProblemField> make_fields() {
        .read =
            [](IdReader& reader, Problem& p) {
              if (reader.word("perhead")) p.scaling = Scaling::kHead;
-             else if (p.has_quantised_cache() && reader.word("pertoken")) p.scaling = Scaling::kToken;
+             else if (p.may_be_scaled() && reader.word("pertoken")) p.scaling = Scaling::kToken;
              else if (p.may_be_scaled() && reader.word("unscaled")) p.scaling = Scaling::kNone;
            },
        .distance = [](const Problem& a,

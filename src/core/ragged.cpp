@@ -65,7 +65,7 @@ std::vector<float> factors_of_keys(const Problem& problem, const std::vector<flo
     for (std::int64_t key = 0; key < keys; ++key) {
       const std::int64_t page = table_row[static_cast<std::size_t>(key / size)];
       const bool exists = page >= 0 && page < pages;
-      factors.push_back(exists ? descale_at(problem, pool, page, head, key % size) : 1);
+      factors.push_back(exists ? descale_k_at(problem, pool, page, head, key % size) : 1);
     }
   return factors;
 }

@@ -150,8 +150,10 @@ class ReferenceRun {
   KeyFactors factors_of_keys(std::int64_t batch, std::int64_t head_kv) const {
     KeyFactors factors;
     for (std::int64_t key = 0; key < p_.seqlen_kv; ++key) {
-      factors.k.push_back(descale_at(p_, inputs_.descale_k, batch, head_kv, key));
-      factors.v.push_back(descale_at(p_, inputs_.descale_v, batch, head_kv, key));
+      if (p_.k_scaling() == Scaling::kToken)
+        factors.k.push_back(descale_k_at(p_, inputs_.descale_k, batch, head_kv, key));
+      if (p_.v_scaling() == Scaling::kToken)
+        factors.v.push_back(descale_v_at(p_, inputs_.descale_v, batch, head_kv, key));
     }
     return factors;
   }
@@ -159,15 +161,11 @@ class ReferenceRun {
   void run_group(std::size_t group, int threads) {
     const std::size_t begin = starts_[group], end = starts_[group + 1];
     const std::int64_t batch = tasks_[begin].batch, head_kv = tasks_[begin].head / p_.group_size();
-    const bool by_token = p_.input_scaling() == Scaling::kToken;
-    const PackedHead head = pack_head(inputs_.k, inputs_.v, p_.v_layout, batch, head_kv,
-                                      by_token ? factors_of_keys(batch, head_kv) : KeyFactors());
-    const auto factor = [&](const std::vector<float>& descales) -> double {
-      return by_token ? 1 : descale_at(p_, descales, batch, head_kv);
-    };
-    const ReferenceHead what{p_.dtype, p_.output_dtype(),
-                             p_.softmax_scale() * factor(inputs_.descale_q) * factor(inputs_.descale_k),
-                             factor(inputs_.descale_v), p_.softcap.value_or(0)};
+    const PackedHead head =
+        pack_head(inputs_.k, inputs_.v, p_.v_layout, batch, head_kv, factors_of_keys(batch, head_kv));
+    const double of_k = p_.k_scaling() == Scaling::kToken ? 1 : descale_k_at(p_, inputs_.descale_k, batch, head_kv, 0);
+    const double of_v = p_.v_scaling() == Scaling::kToken ? 1 : descale_v_at(p_, inputs_.descale_v, batch, head_kv, 0);
+    const ReferenceHead what{p_.dtype, p_.output_dtype(), p_.softmax_scale() * of_k, of_v, p_.softcap.value_or(0)};
     // Few rows of many keys: a block of rows each, so that every core has some.
     const std::size_t blocks = (end - begin + kReferenceRows - 1) / kReferenceRows;
     const std::size_t share = (blocks + static_cast<std::size_t>(threads) - 1) / static_cast<std::size_t>(threads);
@@ -225,6 +223,7 @@ class ReferenceRun {
     row.q.resize(static_cast<std::size_t>(p_.head_dim));
     for (std::int64_t d = 0; d < p_.head_dim; ++d)
       row.q[static_cast<std::size_t>(d)] = inputs_.q.at(task.batch, task.head, task.row, d);
+    row.q_factor = descale_q_at(p_, inputs_.descale_q, task.batch, task.head, task.row);
     row.keys = band_.keys_of_row(task.row);
     row.at.b = static_cast<std::int32_t>(inputs_.first_batch + task.batch),
     row.at.h = static_cast<std::int32_t>(task.head);
@@ -300,9 +299,10 @@ void check_inputs(const Problem& problem, const AttentionInputs& inputs) {
     return at.batch == as.batch && at.heads == as.heads && at.rows == as.rows && at.columns == as.columns;
   };
   FC_CHECK(fits(inputs.q, expected.q) && fits(inputs.k, expected.k) && fits(inputs.v, expected.v));
-  FC_CHECK(static_cast<std::int64_t>(inputs.descale_q.size()) == problem.descale_q_count());
-  for (const std::vector<float>* descales : {&inputs.descale_k, &inputs.descale_v})
-    FC_CHECK(static_cast<std::int64_t>(descales->size()) == descale_count(problem, expected));
+  const DescaleCounts counts = descale_counts(problem, expected);
+  FC_CHECK(static_cast<std::int64_t>(inputs.descale_q.size()) == counts.q);
+  FC_CHECK(static_cast<std::int64_t>(inputs.descale_k.size()) == counts.k);
+  FC_CHECK(static_cast<std::int64_t>(inputs.descale_v.size()) == counts.v);
   FC_CHECK(static_cast<std::int64_t>(inputs.sink.size()) == problem.sink_count());
   FC_CHECK(static_cast<std::int64_t>(inputs.alibi.size()) == problem.alibi_count());
   FC_CHECK(inputs.tensors.size() == problem.tensors.size());

@@ -309,7 +309,7 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
     ReferenceRow& row = rows[r];
     double* scores = p + static_cast<std::int64_t>(r) * stride;
     double maximum = 0;
-    kinds.push_back(make_scores(head, scratch, row, first, scores, what.scale, &maximum));
+    kinds.push_back(make_scores(head, scratch, row, first, scores, what.scale * row.q_factor, &maximum));
     if (kinds[r] != RowKind::kPlain) {
       std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0);
       *row.lse = kinds[r] == RowKind::kInvalid ? kNan : empty_lse(row);
@@ -352,7 +352,7 @@ float round_p(DType dtype, float exponential) {
 void finish_f32(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, const ReferenceHead& what,
                 ReferenceScratch& scratch, std::int64_t stride) {
   float* p = scratch.p32.data();
-  const auto scale = static_cast<float>(what.scale), v_scale = static_cast<float>(what.v_scale);
+  const auto v_scale = static_cast<float>(what.v_scale);
   std::vector<RowKind> kinds;
   float sums[kRows] = {}, weights[kRows] = {1, 1, 1, 1};  // weights: of o, where a sink is larger than all keys
   static_assert(kRows == 4);
@@ -360,6 +360,7 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
     ReferenceRow& row = rows[r];
     float* scores = p + static_cast<std::int64_t>(r) * stride;
     float maximum = 0;
+    const auto scale = static_cast<float>(what.scale * row.q_factor);
     kinds.push_back(make_scores(head, scratch, row, first, scores, scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
       std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0f);

@@ -162,7 +162,7 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
   const float* k_norm = head.k_norm.data() + first;
   const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
   // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside an instruction.
-  const double norms = what.scale * std::sqrt(s.q2) * longest_k;
+  const double norms = what.scale * row.q_factor * std::sqrt(s.q2) * longest_k;
   s.score = (2 * norms + truncation_of(what.dtype, dim) * std::abs(scores.given)) * kUlpF32;
   if (fp8) s.score += error_of_fp8_score(norms, scores.given, dim);
   return s;

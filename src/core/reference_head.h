@@ -24,7 +24,7 @@ struct PackedHead {
   std::vector<float> k;  // [keys / 16][head_dim][16]
   std::vector<float> v;  // [keys][padded_v]
   bool is_v_finite = true;
-  // Of a cache with a factor for each key; else empty. The norms below are of keys and values times theirs.
+  // Of keys and values that have a factor each; else empty. The norms below are of keys and values times theirs.
   std::vector<double> k_factors, v_factors;
   std::vector<float> v_norm;  // per key, ‖v‖
   std::vector<float> v_sum;   // per key, the sum of v's columns
@@ -33,6 +33,7 @@ struct PackedHead {
 
 struct ReferenceRow {
   std::vector<float> q;  // head_dim
+  double q_factor = 1;   // of what q stores
   KeyRange<std::int64_t> keys{0, 0};
   std::vector<std::uint8_t> visible;  // of a problem with a mask function: whether the row sees each of `keys`
   ExpressionPoint at;                 // of key 0: what a score function may ask
@@ -61,7 +62,7 @@ struct ReferenceScratch {
 struct ReferenceHead {
   DType dtype = DType::kF32;         // of q, k, v, and of P
   DType output_dtype = DType::kF32;  // of o
-  double scale = 1;                  // of what q and k store: softmax scale and, of 8-bit operands, their factors
+  double scale = 1;                  // of q and of what k stores: softmax scale and, of 8 bits, the factor of k
   double v_scale = 1;                // of what v stores
   double softcap = 0;                // of which ReferenceScratch has the function
 };

@@ -28,8 +28,8 @@ struct AttentionArgs {
   void* o = nullptr;
   float* lse = nullptr;  // may be null
   ProblemLayouts layouts;
-  // Factors of 8-bit operands (Problem::input_scaling), descale_count() of the problem and its layouts of each; null
-  // where the problem has none.
+  // Factors of 8-bit operands (Problem::input_scaling), descale_counts() of the problem and its layouts; null where the
+  // problem has none.
   const float* descale_q = nullptr;
   const float* descale_k = nullptr;
   const float* descale_v = nullptr;

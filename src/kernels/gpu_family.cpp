@@ -168,22 +168,24 @@ void relocate_ragged(Step& step, std::size_t offset) {
 Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts) {
   Fp8ForwardParams params{};
   params.problem = make_forward_params(problem, layouts);
-  for (Descale* descale : {&params.descale_q, &params.descale_k, &params.descale_v}) *descale = make_descale(problem);
+  params.descale_q = make_descale(problem, problem.q_scaling(), problem.heads_q, problem.seqlen_q);
+  params.descale_k = make_descale_of_keys(problem, problem.k_scaling());
+  params.descale_v = make_descale_of_keys(problem, problem.v_scaling());
   return params;
 }
 
-Descale make_descale(const Problem& problem) {
-  const auto heads = static_cast<int>(problem.heads_kv);
-  switch (problem.input_scaling()) {
+Descale make_descale(const Problem& problem, Scaling scaling, std::int64_t heads, std::int64_t rows) {
+  switch (scaling) {
     case Scaling::kNone:
     case Scaling::kTensor: return {nullptr, 0, 0};
-    case Scaling::kHead: return {nullptr, heads, 1};
-    case Scaling::kToken: {
-      const auto keys = static_cast<int>(problem.paged() ? problem.page_size : problem.seqlen_kv);
-      return {nullptr, heads * keys, keys};
-    }
+    case Scaling::kHead: return {nullptr, static_cast<int>(problem.heads_kv), 1};
+    case Scaling::kToken: return {nullptr, static_cast<int>(heads * rows), static_cast<int>(rows)};
   }
   throw_internal("no such scaling");
+}
+
+Descale make_descale_of_keys(const Problem& problem, Scaling scaling) {
+  return make_descale(problem, scaling, problem.heads_kv, problem.paged() ? problem.page_size : problem.seqlen_kv);
 }
 
 void relocate_fp8(Step& step, std::size_t offset, const Problem& problem) {

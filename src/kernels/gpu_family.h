@@ -29,10 +29,12 @@ Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& l
 void relocate_fp8(Step& step, std::size_t offset, const Problem& problem);
 // Of problems with a quantised cache: the factors of k and v behind parameters of type Plain at the start of the step's
 // parameters.
-Descale make_descale(const Problem& problem);
+Descale make_descale(const Problem& problem, Scaling scaling, std::int64_t heads, std::int64_t rows);
+Descale make_descale_of_keys(const Problem& problem, Scaling scaling);
 template <class Plain>
 Quantised<Plain> with_descales(const Plain& plain, const Problem& problem) {
-  return {plain, make_descale(problem), make_descale(problem)};
+  return {plain, make_descale_of_keys(problem, problem.k_scaling()),
+          make_descale_of_keys(problem, problem.v_scaling())};
 }
 template <class Plain>
 void relocate_descales(Step& step, const Problem& problem) {

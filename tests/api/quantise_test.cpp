@@ -169,7 +169,7 @@ TEST_F(QuantiseTest, WhatIsRefused) {
   };
   using Operands = fc_quantize_operands;
   refused("fc_quantize_operands.struct_size is 8", [](Operands& o) { o.struct_size = 8; });
-  refused("scaling is 4; use FC_SCALING_TENSOR", [](Operands& o) { o.scaling = FC_SCALING_TOKEN; });
+  refused("scaling is 5; use FC_SCALING_TENSOR", [](Operands& o) { o.scaling = FC_SCALING_TOKEN + 1; });
   refused("v_layout is 2; use FC_V_ND (0)", [](Operands& o) { o.v_layout = 2; });
   refused("hadamard is 2; use 0 or 1", [](Operands& o) { o.hadamard = 2; });
   refused("batch is -1; 0 to", [](Operands& o) { o.batch = -1; });

@@ -204,16 +204,18 @@ TEST(DataTest, NonFiniteHasEveryKindAndLeavesMostRowsFinite) {
 // 32 bits draw.
 TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
   for (const char* type :
-       {"e4m3", "e5m2", "e4m3_perhead", "e5m2_unscaled", "bf16_kve4m3", "fp16_kvint8_perhead", "fp32_kve5m2",
-        "bf16_kve4m3_pertoken", "fp16_kvint8_pertoken", "bf16_kvint4_perhead", "fp16_kvint4_pertoken"}) {
+       {"e4m3", "e5m2", "e4m3_perhead", "e4m3_pertoken", "e5m2_unscaled", "bf16_kve4m3", "fp16_kvint8_perhead",
+        "fp32_kve5m2", "bf16_kve4m3_pertoken", "fp16_kvint8_pertoken", "bf16_kvint4_perhead", "fp16_kvint4_pertoken"}) {
     for (const Pattern pattern : {Pattern::kNormal, Pattern::kOutlier, Pattern::kPositive}) {
       const std::string sizes = "b2_h4_hk2_sq9_sk70_d24_";
       const PlacedProblem p = PlacedProblem::parse(sizes + type);
       const AttentionInputs in = make_inputs(p, pattern, 7);
       const AttentionInputs plain = make_inputs(PlacedProblem::parse(sizes + "fp32"), pattern, 7);
       const Precision precision = precision_of(p.cache_dtype());
-      ASSERT_EQ(static_cast<std::int64_t>(in.descale_k.size()), descale_count(p, make_layouts(p)));
-      ASSERT_EQ(static_cast<std::int64_t>(in.descale_q.size()), p.descale_q_count());
+      const DescaleCounts counts = descale_counts(p, make_layouts(p));
+      ASSERT_EQ(static_cast<std::int64_t>(in.descale_q.size()), counts.q);
+      ASSERT_EQ(static_cast<std::int64_t>(in.descale_k.size()), counts.k);
+      ASSERT_EQ(static_cast<std::int64_t>(in.descale_v.size()), counts.v);
       ASSERT_EQ(in.q.dtype, p.dtype);
       const float least = p.cache_dtype() == DType::kInt8 ? -128.0f : p.cache_dtype() == DType::kInt4 ? -8.0f : NAN;
       if (is_integer(p.cache_dtype())) {
@@ -222,7 +224,7 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
       }
       // Heads are far apart where each key has its own factor.
       const auto of_head = [&](std::int64_t b, std::int64_t h) {
-        const bool apart = p.input_scaling() == Scaling::kToken && pattern == Pattern::kOutlier;
+        const bool apart = p.v_scaling() == Scaling::kToken && pattern == Pattern::kOutlier;
         return apart ? std::ldexp(1.0, -10 * static_cast<int>((b + h) % 4)) : 1.0;
       };
       float largest = 0;
@@ -230,7 +232,7 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
         for (std::int64_t h = 0; h < 2; ++h) {
           float largest_of_head = 0;
           for (std::int64_t row = 0; row < 70; ++row) {
-            const double factor = descale_at(p, in.descale_v, b, h, row);
+            const double factor = descale_v_at(p, in.descale_v, b, h, row);
             float largest_of_row = 0;
             for (std::int64_t d = 0; d < 24; ++d) {
               const float stored = in.v.at(b, h, row, d);
@@ -248,7 +250,7 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
                           1.001 * std::max(precision.unit * std::abs(value), precision.smallest * factor))
                   << p.id() << " " << to_string(pattern);
             }
-            if (p.input_scaling() == Scaling::kToken) {
+            if (p.v_scaling() == Scaling::kToken) {
               const bool is_zero =
                   largest_of_row == 0 && plain.v.at(b, h, row, 0) == 0;  // but for int8's -128 and int4's -8
               EXPECT_EQ(largest_of_row, is_zero ? 0 : precision.largest) << p.id() << " row " << row;
@@ -256,7 +258,7 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
             largest_of_head = std::max(largest_of_head, largest_of_row);
           }
           largest = std::max(largest, largest_of_head);
-          if (p.input_scaling() == Scaling::kHead) {
+          if (p.v_scaling() == Scaling::kHead) {
             EXPECT_EQ(largest_of_head, precision.largest) << p.id();
           }
         }
@@ -264,6 +266,25 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
       if (p.input_scaling() == Scaling::kTensor) {
         EXPECT_EQ(largest, precision.largest) << p.id();
       }
+    }
+  }
+}
+
+TEST(DataTest, EveryRowOf8BitsMayHaveItsFactor) {
+  const PlacedProblem p = PlacedProblem::parse("b2_h4_hk2_sq9_sk70_d24_e4m3_pertoken_strided");
+  for (const Pattern pattern : {Pattern::kNormal, Pattern::kOutlier}) {
+    const AttentionInputs in = make_inputs(p, pattern, 7);
+    const AttentionInputs plain = make_inputs(PlacedProblem::parse("b2_h4_hk2_sq9_sk70_d24_fp32"), pattern, 7);
+    for (std::int64_t row = 0; row < 9; ++row) {
+      const float factor = descale_q_at(p, in.descale_q, 1, 3, row);
+      const double apart = pattern == Pattern::kOutlier ? std::ldexp(1.0, static_cast<int>((3 * row + 3) % 5) - 2) : 1;
+      float largest = 0;
+      for (std::int64_t c = 0; c < 24; ++c) {
+        const double value = apart * plain.q.at(1, 3, row, c), stored = in.q.at(1, 3, row, c);
+        EXPECT_NEAR(stored * factor, value, 0x1.01p-4 * std::abs(value) + 0x1.01p-10 * factor);
+        largest = std::max(largest, static_cast<float>(std::abs(stored)));
+      }
+      EXPECT_EQ(largest, plain.q.at(1, 3, row, 0) == 0 ? 0 : 448) << row;
     }
   }
 }

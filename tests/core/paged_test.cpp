@@ -156,7 +156,7 @@ TEST(PagedTest, RowsThatNoKeyHasAreNaN) {
           ASSERT_EQ(std::isnan(in.k.at(page, head, row, 0)), !is_key) << id;
           ASSERT_EQ(std::isnan(in.v.at(page, head, row, p.head_dim_v - 1)), !is_key) << id;
           if (p.input_scaling() == Scaling::kToken) {
-            ASSERT_EQ(std::isnan(descale_at(p, in.descale_v, page, head, row)), !is_key) << id;
+            ASSERT_EQ(std::isnan(descale_v_at(p, in.descale_v, page, head, row)), !is_key) << id;
           }
         }
       }
@@ -185,8 +185,8 @@ TEST(PagedTest, TheReferenceIsThatOfTheGatheredKeys) {
           for (std::int64_t c = 0; c < p.head_dim; ++c)
             ASSERT_EQ(own.k.at(0, head, key, c), in.k.at(page, head, key % p.page_size, c)) << id;
         for (std::int64_t head = 0; head < p.heads_kv && p.input_scaling() == Scaling::kToken; ++head)
-          ASSERT_EQ(descale_at(one, own.descale_k, 0, head, key),
-                    descale_at(p, in.descale_k, page, head, key % p.page_size))
+          ASSERT_EQ(descale_k_at(one, own.descale_k, 0, head, key),
+                    descale_k_at(p, in.descale_k, page, head, key % p.page_size))
               << id;
       }
       const Reference ref = reference_forward(one, own, {});

@@ -62,6 +62,12 @@ std::vector<Mask> masks() {
   return all;
 }
 
+// Of q, k and v.
+std::vector<std::int64_t> factors_of(const Problem& problem) {
+  const DescaleCounts counts = descale_counts(problem, make_layouts(problem, Layout::kBshd));
+  return {counts.q, counts.k, counts.v};
+}
+
 TEST(ProblemTest, TokensOfQuantisedCaches) {
   const Problem plain = Problem::parse("b2_h8_hk2_sq1_sk512_d64_bf16_kve4m3");
   EXPECT_EQ(plain.dtype, DType::kBF16);
@@ -69,8 +75,7 @@ TEST(ProblemTest, TokensOfQuantisedCaches) {
   EXPECT_FALSE(plain.is_8bit());
   EXPECT_EQ(plain.output_dtype(), DType::kBF16);
   EXPECT_EQ(plain.input_scaling(), Scaling::kTensor);
-  EXPECT_EQ(plain.descale_count(), 1);
-  EXPECT_EQ(plain.descale_q_count(), 0);
+  EXPECT_EQ(factors_of(plain), (std::vector<std::int64_t>{0, 1, 1}));
   EXPECT_EQ(plain.id(), "b2_h8_hk2_sq1_sk512_d64_bf16_kve4m3");
   // K and V count a byte an element.
   const double of_16_bits = Problem::parse("b2_h8_hk2_sq1_sk512_d64_bf16").bytes();
@@ -84,19 +89,20 @@ TEST(ProblemTest, TokensOfQuantisedCaches) {
   const Problem p = Problem::parse(whole);
   EXPECT_EQ(p.id(), whole);
   EXPECT_EQ(p.cache_dtype(), DType::kInt8);
-  EXPECT_EQ(p.descale_count(), 12);
-  EXPECT_EQ(Problem::parse("b1_h4_s70_d64_fp32_kve5m2_unscaled").descale_count(), 0);
+  EXPECT_EQ(factors_of(p), (std::vector<std::int64_t>{0, 12, 12}));
+  EXPECT_EQ(factors_of(Problem::parse("b1_h4_s70_d64_fp32_kve5m2_unscaled")), (std::vector<std::int64_t>{0, 0, 0}));
   // A factor for each key: read with it, of dense caches and of those in pages.
   const char* by_token = "b3_h4_hk2_sq2_sk70_d64_fp16_kvint8_pertoken_causal_raggedhalving_page7";
   const PlacedProblem tokens = PlacedProblem::parse(by_token);
   EXPECT_EQ(tokens.id(), by_token);
   EXPECT_EQ(tokens.input_scaling(), Scaling::kToken);
-  EXPECT_EQ(descale_count(tokens, make_layouts(tokens)), pool_pages(tokens) * 2 * 7);
+  const std::int64_t in_pool = pool_pages(tokens) * 2 * 7;
+  EXPECT_EQ(factors_of(tokens), (std::vector<std::int64_t>{0, in_pool, in_pool}));
   const Problem dense = Problem::parse("b2_h4_hk2_sq1_sk70_d64_fp16_kvint8_pertoken");
-  EXPECT_EQ(descale_count(dense, make_layouts(dense, Layout::kBshd)), 2 * 2 * 70);
+  EXPECT_EQ(factors_of(dense), (std::vector<std::int64_t>{0, 2 * 2 * 70, 2 * 2 * 70}));
   EXPECT_EQ(dense.bytes() - Problem::parse("b2_h4_hk2_sq1_sk70_d64_fp16_kvint8_unscaled").bytes(),
             2 * 4.0 * 2 * 2 * 70);
-  EXPECT_NE(message_of("b2_h4_s70_d64_e4m3_pertoken").find("pertoken"), std::string::npos);
+  EXPECT_NE(message_of("b2_h4_s70_d64_fp16_pertoken").find("pertoken"), std::string::npos);
   EXPECT_NE(message_of("b2_h4_s70_d64_fp16_kve4m3_pertoken_raggedfull").find("the keys of the batch are packed"),
             std::string::npos);
   EXPECT_NE(message_of("b1_h2_hk2_sq1_sk2000000000_d1_fp16_kve4m3_pertoken").find("2^31-1 factors of a batch entry"),
@@ -112,14 +118,25 @@ TEST(ProblemTest, TokensOf8Bits) {
   const Problem plain = Problem::parse("b2_h8_hk2_s512_d64_e4m3");
   EXPECT_EQ(plain.output_dtype(), DType::kBF16);
   EXPECT_EQ(plain.input_scaling(), Scaling::kTensor);
-  EXPECT_EQ(plain.descale_count(), 1);
+  EXPECT_EQ(factors_of(plain), (std::vector<std::int64_t>{1, 1, 1}));
   const Problem p = Problem::parse("b2_h8_hk2_s512_d64_e5m2_ofp16_perhead_causal_scale0.5");
   EXPECT_EQ(p.id(), "b2_h8_hk2_s512_d64_e5m2_ofp16_perhead_causal_scale0.5");
   EXPECT_EQ(p.dtype, DType::kE5M2);
   EXPECT_EQ(p.output_dtype(), DType::kF16);
-  EXPECT_EQ(p.descale_count(), 4);
-  EXPECT_EQ(Problem::parse("b2_h8_s512_d64_e4m3_oe4m3_unscaled").descale_count(), 0);
-  EXPECT_EQ(Problem::parse("b2_h8_s512_d64_bf16").descale_count(), 0);
+  EXPECT_EQ(factors_of(p), (std::vector<std::int64_t>{4, 4, 4}));
+  EXPECT_EQ(factors_of(Problem::parse("b2_h8_s512_d64_e4m3_oe4m3_unscaled")), (std::vector<std::int64_t>{0, 0, 0}));
+  EXPECT_EQ(factors_of(Problem::parse("b2_h8_s512_d64_bf16")), (std::vector<std::int64_t>{0, 0, 0}));
+  // A factor for each row of q and each key, and for v one for each head: they are read with their rows.
+  const char* by_row = "b2_h8_hk2_sq70_sk90_d64_e4m3_pertoken_causal_vdn";
+  const Problem rows = Problem::parse(by_row);
+  EXPECT_EQ(rows.id(), by_row);
+  EXPECT_EQ(factors_of(rows), (std::vector<std::int64_t>{2 * 8 * 70, 2 * 2 * 90, 2 * 2}));
+  const std::string unscaled = "b2_h8_hk2_sq70_sk90_d64_e4m3_unscaled_causal_vdn";
+  EXPECT_EQ(rows.bytes() - Problem::parse(unscaled).bytes(), 4.0 * (2 * 8 * 70 + 2 * 2 * 90 + 2 * 2));
+  EXPECT_NE(message_of("b2_h4_s70_d64_e4m3_pertoken_raggedfull").find("a ragged batch has dtype e4m3"),
+            std::string::npos);
+  EXPECT_NE(message_of("b1_h2_sq2000000000_sk1_d1_e4m3_pertoken").find("2 query heads have 2000000000 rows each"),
+            std::string::npos);
   EXPECT_EQ(Problem::parse("b2_h8_s512_d64_bf16").output_dtype(), DType::kBF16);
   EXPECT_EQ(PlacedProblem::parse("b2_h8_s512_d64_e4m3_oe5m2_perhead_bshd").layout, Layout::kBshd);
   for (const char* id : {"b1_h8_s512_d64_fp16_obf16", "b1_h8_s512_d64_bf16_oe4m3"})

@@ -30,7 +30,7 @@ std::vector<double> naive_row(const PlacedProblem& p, const AttentionInputs& in,
     double s = 0;
     for (std::int64_t d = 0; d < p.head_dim; ++d)
       s += static_cast<double>(in.q.at(b, h, row, d)) * in.k.at(b, head, j, d);
-    s *= static_cast<double>(descale_at(p, in.descale_q, b, head)) * descale_at(p, in.descale_k, b, head, j);
+    s *= static_cast<double>(descale_q_at(p, in.descale_q, b, h, row)) * descale_k_at(p, in.descale_k, b, head, j);
     s *= p.softmax_scale();
     if (p.softcap) s = *p.softcap * std::tanh(s / *p.softcap);
     s -= slope_at(p, in.alibi, b, h) * std::abs(static_cast<double>(row + p.seqlen_kv - p.seqlen_q - j));
@@ -45,7 +45,7 @@ std::vector<double> naive_row(const PlacedProblem& p, const AttentionInputs& in,
     const std::int64_t key = keys.begin + static_cast<std::int64_t>(j);
     for (std::size_t d = 0; d < o.size(); ++d)
       o[d] += scores[j] / sum * in.v.at(b, head, key, static_cast<std::int64_t>(d)) *
-              static_cast<double>(descale_at(p, in.descale_v, b, head, key));
+              static_cast<double>(descale_v_at(p, in.descale_v, b, head, key));
   }
   *lse = sum == 0 ? -kInf : maximum + std::log(sum);
   return o;
@@ -63,6 +63,8 @@ TEST(ReferenceTest, AgreesWithTheFormulaOnEveryKindOfProblem) {
                          "b1_h4_hk2_sq3_sk200_d16_fp32_causal_wl33",
                          "b2_h6_hk2_s37_d24_dv40_e4m3_perhead_causal",
                          "b1_h2_s50_d16_e5m2_ofp16",
+                         "b2_h6_hk2_sq37_sk41_d24_dv40_e4m3_pertoken_causal_strided",
+                         "b1_h4_hk2_s50_d16_e5m2_pertoken_softcap5_alibi",
                          "b1_h2_s50_d16_e4m3_oe4m3_unscaled_strided",
                          "b1_h2_s50_d16_fp16_softcap2",
                          "b2_h4_hk2_sq40_sk70_d16_bf16_causal_alibi",

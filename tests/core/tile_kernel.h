@@ -145,12 +145,16 @@ class TileKernel {
                                   : row;
     const float* q = q_.data() + ((b * p_.heads_q + h) * p_.seqlen_q + from) * p_.head_dim;
     const float* k = k_.data() + ((b * p_.heads_kv + head) * p_.seqlen_kv + key) * p_.head_dim;
-    return add(0, q, k, 1, p_.head_dim) * scale_ * factor(descale_q_, b, h) * factor(descale_k_, b, h);
+    return add(0, q, k, 1, p_.head_dim) * scale_ * descale_q_at(p_, descale_q_, b, head_of_factors(h), row) *
+           descale_k_at(p_, descale_k_, b, key_head(h), key);
   }
 
-  float factor(const std::vector<float>& descales, std::int64_t b, std::int64_t h) const {
-    const bool other = fault_ == Fault::kDescaleOfOtherHead;
-    return descale_at(p_, descales, b, other ? h % p_.heads_kv : h / p_.group_size());
+  // Whose factors query head h has, and of which query head.
+  std::int64_t key_head(std::int64_t h) const {
+    return fault_ == Fault::kDescaleOfOtherHead ? h % p_.heads_kv : h / p_.group_size();
+  }
+  std::int64_t head_of_factors(std::int64_t h) const {
+    return fault_ == Fault::kDescaleOfOtherHead ? key_head(h) * p_.group_size() : h;
   }
 
   void run_row(std::int64_t b, std::int64_t h, std::int64_t row) {
@@ -202,7 +206,7 @@ class TileKernel {
       }
       row_max = new_max;
     }
-    const float v_factor = factor(descale_v_, b, h);
+    const float v_factor = descale_v_at(p_, descale_v_, b, key_head(h), 0);
     for (float& a : acc) a *= v_factor;
     finish(acc, row_max, row_sum);
   }

@@ -148,7 +148,8 @@ TEST(Program, SlopesAndSinksAreAddresses) {
 // The factors of 8-bit operands are addresses too, unless the problem has none; and no other families take such.
 TEST(Program, FactorsAreAddresses) {
   const DeviceLimits limits = limits_of_arch("sm_90");
-  for (const char* id : {"b2_h4_hk2_s70_d64_e4m3", "b2_h4_hk2_s70_d64_e5m2_perhead", "b2_h4_s70_d64_e4m3_unscaled"}) {
+  for (const char* id : {"b2_h4_hk2_s70_d64_e4m3", "b2_h4_hk2_s70_d64_e5m2_perhead", "b2_h4_s70_d64_e4m3_unscaled",
+                         "b2_h4_hk2_s70_d64_e4m3_pertoken"}) {
     const PlacedProblem problem = PlacedProblem::parse(id);
     for (const char* name : {"ref_fwd", "sm89_fp8_fwd"}) {
       const Family& family = family_by_name(name);
@@ -159,7 +160,7 @@ TEST(Program, FactorsAreAddresses) {
       for (const Operand operand : {Operand::kDescaleQ, Operand::kDescaleK, Operand::kDescaleV}) {
         int used = 0;
         for (const Step::Relocation& r : program.steps[0].relocations) used += r.of == AddressOf(operand) ? 1 : 0;
-        EXPECT_EQ(used, problem.descale_count() > 0 ? 1 : 0) << name << " " << id << " " << to_string(operand);
+        EXPECT_EQ(used, problem.has_descales() ? 1 : 0) << name << " " << id << " " << to_string(operand);
       }
     }
     for (const char* other :

@@ -65,21 +65,28 @@ class Tensors:
         return value_of(bits, *((3, 7) if self.output == "e4m3" else (2, 15)))
 
     def expected(self, i, dq, dk, dv):
-        """By the formula; factors are lists of one, or of one for each batch entry and key head."""
+        """By the formula; factors are lists of one, of one for each batch entry and key head, or for each row."""
         column, row, head, batch = i % DIM, i // DIM % ROWS, i // DIM // ROWS % HEADS, i // DIM // ROWS // HEADS
         kv = batch * HEADS_KV + head // (HEADS // HEADS_KV)
-        factor = [f[kv if len(f) > 1 else 0] for f in (dq, dk, dv)]
+
+        def factor(factors, at):
+            return factors[0 if len(factors) == 1 else kv if len(factors) == BATCH * HEADS_KV else at]
+
         q = self.values["q"][i // DIM * DIM :][:DIM]
         weights, total = 0.0, 0.0
         for j in range(KEYS):
             k = self.values["k"][(kv * KEYS + j) * DIM :][:DIM]
-            p = math.exp(sum(a * b for a, b in zip(q, k)) * factor[0] * factor[1] / math.sqrt(DIM))
+            p = math.exp(sum(a * b for a, b in zip(q, k)) * factor(dq, i // DIM) * factor(dk, kv * KEYS + j) / math.sqrt(DIM))
             weights, total = weights + p, total + p * self.values["v"][(kv * KEYS + j) * DIM + column]
-        return factor[2] * total / weights
+        return factor(dv, kv) * total / weights
 
 
 def heads(*factors):
     return memoryview(array.array("f", factors)).cast("B").cast("f", (BATCH, HEADS_KV))
+
+
+def rows(factors, heads, length):
+    return memoryview(array.array("f", factors)).cast("B").cast("f", (BATCH, heads, length))
 
 
 class Fp8Test(unittest.TestCase):
@@ -102,6 +109,25 @@ class Fp8Test(unittest.TestCase):
             self.assert_right(tensors, dq, dk, dv)
             tensors.attention()
             self.assert_right(tensors, [1.0], [1.0], [1.0])
+
+    def test_factors_of_rows(self):
+        dq = [2.0 ** -(i % 5) for i in range(BATCH * HEADS * ROWS)]
+        dk = [2.0 ** -(i * 3 % 7) for i in range(BATCH * HEADS_KV * KEYS)]
+        dv = [1.0, 2.0, 3.0, 4.0]
+        for dtype in ("e4m3", "e5m2"):
+            tensors = Tensors(dtype)
+            tensors.attention(rows(dq, HEADS, ROWS), rows(dk, HEADS_KV, KEYS), heads(*dv))
+            self.assert_right(tensors, dq, dk, dv)
+        of_q, of_k = rows(dq, HEADS, ROWS), rows(dk, HEADS_KV, KEYS)
+        of_rows = flashcore.plan(*(tensors.views[name] for name in "qkv"), out=tensors.out, scaling="token")
+        self.assertIn("pertoken", of_rows.info["problem"])
+        self.refused("descale_q and descale_k have a factor for each row and descale_v one for all; give it one for each key head",
+                     lambda: tensors.attention(of_q, of_k, 1.0))  # fmt: skip
+        self.refused("descale_q has a factor for each row and descale_k a factor for each key head", lambda: tensors.attention(of_q, heads(*dv), heads(*dv)))
+        self.refused(r"descale_v has shape .*; give one element, or \[batch, heads_kv\] = \(2, 2\)$", lambda: tensors.attention(of_q, of_k, of_k))
+        self.refused(r"or of each row \(2, .*\)", lambda: tensors.attention(of_k, of_k, heads(*dv)))
+        for bad in (0.0, math.nan, -1.0):
+            self.refused(r"descale_k\[3\] is .*positive and finite", lambda: tensors.attention(of_q, rows([1, 1, 1, bad, *dk[4:]], HEADS_KV, KEYS), heads(*dv)))
 
     def test_outputs(self):
         for output in ("bf16", "fp16", "e4m3", "e5m2"):
@@ -237,11 +263,16 @@ class QuantizeTest(unittest.TestCase):
             self.assertEqual(made.q.dtype, kind)
             np.testing.assert_array_equal(made.v.astype(np.float32), values)
             q, k, v = self.normal(2, 4, 9, 16), self.normal(2, 2, 7, 16), 300 * self.normal(2, 2, 7, 16)
-            for scaling in ("tensor", "head"):
+            for scaling in ("tensor", "head", "token"):
                 made = flashcore.quantize(q, k, v, dtype=dtype, scaling=scaling)
                 self.assertEqual(made.descale_v.shape, (1,) if scaling == "tensor" else (2, 2))
+                self.assertEqual(made.descale_q.shape, {"tensor": (1,), "head": (2, 2), "token": (2, 4, 9)}[scaling])
                 for x, stored, factor in ((q, made.q, made.descale_q), (k, made.k, made.descale_k), (v, made.v, made.descale_v)):
-                    factor = np.repeat(factor, x.shape[1] // 2, 1)[:, :, None, None] if scaling == "head" else factor
+                    if factor.ndim == 3:
+                        self.assertTrue((abs(stored.astype(np.float32)).max(3) == max(codes)).all())
+                        factor = factor[..., None]
+                    elif factor.ndim == 2:
+                        factor = np.repeat(factor, x.shape[1] // 2, 1)[:, :, None, None]
                     error = abs(stored.astype(np.float32) * factor - x)
                     self.assertTrue((error <= 1.001 * np.maximum(unit * abs(x), factor * 2**-10)).all())
                 self.assertEqual(abs(made.v.astype(np.float32)).max(), max(codes))
@@ -289,7 +320,7 @@ class QuantizeTest(unittest.TestCase):
 
     def test_the_error_from_end_to_end(self):
         q, k, v = self.normal(1, 4, 256, 64), self.normal(1, 2, 256, 64), self.normal(1, 2, 256, 64)
-        for options in ({}, {"scaling": "head"}, {"hadamard": True}, {"smooth_k": True}):
+        for options in ({}, {"scaling": "head"}, {"scaling": "token"}, {"hadamard": True}, {"smooth_k": True}):
             error = self.error(q, k, v, **options)
             self.assertGreater(error, 0.02, options)
             self.assertLess(error, 0.06, options)
@@ -301,6 +332,14 @@ class QuantizeTest(unittest.TestCase):
         self.assertGreater(plain, 0.1)
         self.assertLess(smooth, plain / 2)
         self.assertLess(smooth, 0.06)
+
+    def test_rows_far_apart_keep_their_precision_by_factors_of_their_own(self):
+        q, k, v = self.normal(1, 4, 256, 64), self.normal(1, 2, 256, 64), self.normal(1, 2, 256, 64)
+        # A key that is far from all others along a channel that queries do not use: of the others nothing would be left.
+        q[..., 0], k[:, :, 5, 0] = 0, 3e5
+        tensor, token = self.error(q, k, v), self.error(q, k, v, scaling="token")
+        self.assertGreater(tensor, 0.3)
+        self.assertLess(token, 0.06)
 
     def test_what_smoothing_and_rotating_leave(self):
         np = self.np
@@ -320,6 +359,8 @@ class QuantizeTest(unittest.TestCase):
         for pattern, arrays, options in (("scaling is 'row'", (q, k, v), {"scaling": "row"}), ("dtype is 'int8'", (q, k, v), {"dtype": "int8"}),
                                          ("layout is 'sbhd'", (q, k, v), {"layout": "sbhd"}), ("k is a list", (q, [1], v), {}),
                                          (r"q has shape \(24,\)", (q[0, 0, 0], k, v), {}), ("heads of k and v", (q, self.normal(1, 3, 8, 24), v), {}),
+                                         ("hadamard is 'no'; use True or False", (q, k, v), {"hadamard": "no"}),
+                                         ("smooth_k is 1; use True or False", (q, k, v), {"smooth_k": 1}),
                                          ("head_dim is 24, and hadamard needs a power of two", (q, k, v), {"hadamard": True})):  # fmt: skip
             with self.assertRaisesRegex(flashcore.Error, pattern):
                 flashcore.quantize(*arrays, **options)

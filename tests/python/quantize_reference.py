@@ -148,11 +148,16 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         group = x.shape[heads] // heads_kv
         shape = (*x.shape[:heads], heads_kv, group, *x.shape[heads + 1 :])
         grouped = x.reshape(shape)
-        kept = (0, heads) if scaling == "head" else ()
+        by_row = scaling == "token" and role != "v"
+        kept = tuple(range(4)) if by_row else (0, heads) if scaling != "tensor" else ()
         largest = xp.largest(grouped, tuple(axis for axis in range(5) if axis not in kept))
         descale = xp.where(largest > 0, xp.at_least(largest / LARGEST[dtype], 2.0**-126), 1.0)
         stored[role] = xp.round((grouped / descale).reshape(x.shape), dtype)
         if role == "v" and v_layout == "dn":
             stored[role] = _transposed(xp, stored[role], heads, rows)
-        descales[role] = xp.contiguous(descale.reshape((batch, heads_kv) if scaling == "head" else (1,)))
+        if by_row:
+            of_rows = descale.reshape(x.shape[:3])
+            descales[role] = xp.contiguous(of_rows if heads == 1 else xp.permuted(of_rows, (0, 2, 1)))
+        else:
+            descales[role] = xp.contiguous(descale.reshape((1,) if scaling == "tensor" else (batch, heads_kv)))
     return Quantized(stored["q"], stored["k"], stored["v"], descales["q"], descales["k"], descales["v"], k_mean)

@@ -42,7 +42,7 @@ class Draw:
         hadamard = bool(r.random() < 0.5)
         dim = pick(r, [8, 16, 32, 64, 128, 256] if hadamard else [5, 16, 40, 48, 64, 80, 96, 128])
         dim_v = pick(r, [dim, 16, 64, 72, 7])
-        self.options = {"scaling": pick(r, ["tensor", "head"]), "dtype": pick(r, ["e4m3", "e5m2"]), "smooth_k": bool(r.random() < 0.5),
+        self.options = {"scaling": pick(r, ["tensor", "head", "token"]), "dtype": pick(r, ["e4m3", "e5m2"]), "smooth_k": bool(r.random() < 0.5),
                         "hadamard": hadamard, "seed": int(r.integers(0, 2**62)) * 4 + 3, "layout": pick(r, ["bhsd", "bshd"]),
                         "v_layout": pick(r, ["nd", "dn"])}  # fmt: skip
         swapped = self.options["layout"] == "bshd"
@@ -124,6 +124,10 @@ FAULTS = {
     "not normalised": ("rows.cuh", "values[i] *= params.rotation_scale;", ";"),
     "columns of v mixed up": ("transpose.cuh", "words[2] = ptx::prmt(ab_high, cd_high, 0x5410u)", "words[2] = ptx::prmt(ab_high, cd_high, 0x7632u)"),
     "no barrier in the transposition": ("transpose.cuh", "  ptx::bar_sync();\n", ""),
+    "a row's largest of half its lanes": ("kernel.cuh", "for (int mask = 1; mask < parts; mask *= 2) largest", "for (int mask = 2; mask < parts; mask *= 2) largest"),
+    "a row's largest of its first part": ("kernel.cuh", "i < first + parts && i < kThreads", "i < first + 1 && i < kThreads"),
+    "rows meet each other's largest": ("kernel.cuh", "  ptx::bar_sync();  // the rows before have been read\n", ""),
+    "factors of rows by head alone": ("kernel.cuh", "static_cast<long long>(place.slab) * x.seqlen + place.row", "static_cast<long long>(place.head) * x.seqlen + place.row"),
     "strides of heads": ("params.h", "place.head * stride.head", "place.head * stride.row"),
 }  # fmt: skip
 

@@ -20,8 +20,8 @@ Problem in_fp32(Problem problem) {
 }  // namespace
 
 WidenedForward::Converted WidenedForward::make_copy(const void* stored, DType dtype, const TensorLayout& layout,
-                                                    const float* descales, std::int64_t heads_per_factor,
-                                                    bool transposed) {
+                                                    const float* descales, Scaling scaling,
+                                                    std::int64_t heads_per_factor, bool transposed) {
   const std::int64_t rows = transposed ? layout.columns : layout.rows,
                      columns = transposed ? layout.rows : layout.columns;
   const TensorLayout whole = make_layout(Layout::kBhsd, layout.batch, layout.heads, rows, columns);
@@ -31,6 +31,7 @@ WidenedForward::Converted WidenedForward::make_copy(const void* stored, DType dt
           whole,
           AlignedMemory(static_cast<std::size_t>(whole.elements()) * sizeof(float)),
           descales,
+          scaling,
           heads_per_factor,
           transposed};
 }
@@ -38,10 +39,11 @@ WidenedForward::Converted WidenedForward::make_copy(const void* stored, DType dt
 WidenedForward::WidenedForward(const Config& config, const Problem& problem, const AttentionArgs& args)
     : problem_(problem),
       args_(args),
-      q_(make_copy(args.q, problem.dtype, args.layouts.q, args.descale_q, problem.group_size())),
-      k_(make_copy(args.k, problem.cache_dtype(), args.layouts.k, args.descale_k, 1)),
-      v_(make_copy(args.v, problem.cache_dtype(), args.layouts.v, args.descale_v, 1, problem.has_transposed_v())),
-      o_(make_copy(args.o, problem.output_dtype(), args.layouts.o, nullptr, 1)),
+      q_(make_copy(args.q, problem.dtype, args.layouts.q, args.descale_q, problem.q_scaling(), problem.group_size())),
+      k_(make_copy(args.k, problem.cache_dtype(), args.layouts.k, args.descale_k, problem.k_scaling(), 1)),
+      v_(make_copy(args.v, problem.cache_dtype(), args.layouts.v, args.descale_v, problem.v_scaling(), 1,
+                   problem.has_transposed_v())),
+      o_(make_copy(args.o, problem.output_dtype(), args.layouts.o, nullptr, Scaling::kNone, 1)),
       forward_(config, in_fp32(problem), [&] {
         AttentionArgs inner;
         inner.q = q_.values.data(), inner.k = k_.values.data(), inner.v = v_.values.data();
@@ -68,12 +70,10 @@ void WidenedForward::for_each_row(const TensorLayout& l, const Body& body) const
 
 void WidenedForward::load(const Converted& from) const {
   auto* values = reinterpret_cast<float*>(from.values.data());
-  const Scaling scaling = problem_.input_scaling();
   for_each_row(from.layout, [&](std::int64_t b, std::int64_t head, std::int64_t row) {
-    const std::int64_t of_heads = b * problem_.heads_kv + head / from.heads_per_factor;
-    const std::int64_t at = scaling == Scaling::kHead    ? of_heads
-                            : scaling == Scaling::kToken ? of_heads * from.layout.rows + row
-                                                         : 0;
+    const std::int64_t at = from.scaling == Scaling::kHead    ? b * problem_.heads_kv + head / from.heads_per_factor
+                            : from.scaling == Scaling::kToken ? (b * from.layout.heads + head) * from.layout.rows + row
+                                                              : 0;
     const float factor = from.descales ? from.descales[at] : 1.0f;
     const std::int64_t in = from.transposed ? from.stored_layout.offset(b, head, 0) + row
                                             : from.stored_layout.offset(b, head, row),

@@ -19,11 +19,12 @@ class WidenedForward {
     TensorLayout stored_layout, layout;
     AlignedMemory values;
     const float* descales = nullptr;
+    Scaling scaling = Scaling::kNone;
     std::int64_t heads_per_factor = 1;
     bool transposed = false;  // its rows are the copy's columns
   };
   static Converted make_copy(const void* stored, DType dtype, const TensorLayout& layout, const float* descales,
-                             std::int64_t heads_per_factor, bool transposed = false);
+                             Scaling scaling, std::int64_t heads_per_factor, bool transposed = false);
   // Calls body(batch, head, row) for all rows of a tensor on the pool's threads.
   template <class Body>
   void for_each_row(const TensorLayout& layout, const Body& body) const;

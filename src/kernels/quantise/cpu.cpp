@@ -28,11 +28,10 @@ class CpuQuantiser {
   void run() const {
     if (params_.k_mean && params_.k.seqlen > 0) for_each(params_.heads, params_.k, [&](int slab) { find_mean(slab); });
     for (const Operand* x : {&params_.q, &params_.k, &params_.v}) {
-      std::fill_n(x->factors, x->groups, 0.0f);
-      const int rows = x->groups * x->group_rows;
+      const int rows = x->groups * x->group_rows, factors = factors_of(*x);
+      std::fill_n(x->factors, factors, 0.0f);
       for_each(rows, *x, [&](int row) { note_largest(*x, row); });
-      for (int group = 0; group < x->groups; ++group)
-        x->factors[group] = factor_of(x->factors[group], x->factors[group] > 0, largest_code_);
+      for (int i = 0; i < factors; ++i) x->factors[i] = factor_of(x->factors[i], x->factors[i] > 0, largest_code_);
       for_each(rows, *x, [&](int row) { write_row(*x, row); });
     }
     if (params_.is_transposed) for_each(params_.heads, params_.v, [&](int slab) { write_padding(slab); });
@@ -93,6 +92,10 @@ class CpuQuantiser {
     for (int c = 0; c < dim; ++c) at(c) *= params_.rotation_scale;
   }
 
+  static float& factor_of_row(const Operand& x, int number) {
+    return x.factors[x.by_row ? number : number / x.group_rows];
+  }
+
   // The largest so far is in the place of the factor.
   void note_largest(const Operand& x, int number) const {
     Row row;
@@ -102,7 +105,7 @@ class CpuQuantiser {
       const float magnitude = std::abs(row[static_cast<std::size_t>(c)]);
       if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
     }
-    const std::atomic_ref<float> cell(x.factors[number / x.group_rows]);
+    const std::atomic_ref<float> cell(factor_of_row(x, number));
     float known = cell.load(std::memory_order_relaxed);
     while (largest > known && !cell.compare_exchange_weak(known, largest, std::memory_order_relaxed)) {
     }
@@ -112,7 +115,7 @@ class CpuQuantiser {
     Row row;
     const Place place = place_of(x, number);
     read_row(x, place, row);
-    const float factor = x.factors[number / x.group_rows];
+    const float factor = factor_of_row(x, number);
     const bool is_column = &x == &params_.v && params_.is_transposed;
     const Strides& s = x.to_stride;
     const std::int64_t first = place.batch * s.batch + place.head * s.head + place.row * (is_column ? 1 : s.row);

@@ -1,8 +1,8 @@
 #pragma once
 // q, k and v as 8-bit floats. Three launches, of which the first is left out without smooth_k: the means of k over its
-// keys, the largest magnitudes, the codes. Each reads its tensors once, 16 bytes to an access, and what it found is
-// merged by the CTA that comes last, in a fixed order: the same input gives the same bits. The codes begin with the
-// tensor that was read last, of which the L2 cache still has the most.
+// keys, the largest magnitudes (of v alone where rows of q and k have a factor each), the codes. Each reads its tensors
+// once, 16 bytes to an access, and what it found is merged by the CTA that comes last, in a fixed order: the same input
+// gives the same bits. The codes begin with the tensor that was read last, of which the L2 cache still has the most.
 
 #include "kernels/ptx/atomic.cuh"
 #include "kernels/ptx/barrier.cuh"
@@ -130,8 +130,8 @@ FC_DEVICE void for_each_row(const QuantiseParams& params, const Operand& x, cons
 }
 
 template <Kind K, bool kVector>
-FC_DEVICE void find_largest(const QuantiseParams& params, const Operand& x, const float* mean) {
-  const Tile tile = tile_of(x, ptx::ctaid_x() - x.first_tile);
+FC_DEVICE void find_largest(const QuantiseParams& params, const Operand& x, const float* mean, int number) {
+  const Tile tile = tile_of(x, number);
   float largest = 0.0f;
   for_each_row<K, kVector>(params, x, mean, tile, [&](const Place&, int, bool, const float(&values)[kColumns]) {
     largest = tile::largest_finite(values, largest);
@@ -148,7 +148,7 @@ FC_DEVICE void find_largest(const QuantiseParams& params, const Operand& x, cons
   };
   largest = of_cta(largest);
   if (x.chunks > 1) {
-    if (ptx::tid_x() == 0) ptx::st_global_f32(params.largest + ptx::ctaid_x(), largest);
+    if (ptx::tid_x() == 0) ptx::st_global_f32(params.largest + x.first_tile + number, largest);
     if (!arrive_last(params.counters + params.heads + x.first_group + tile.group, x.chunks,
                      shared + kLargestShared - 4))
       return;
@@ -164,18 +164,43 @@ FC_DEVICE void find_largest(const QuantiseParams& params, const Operand& x, cons
 template <Kind K, bool kVector>
 FC_KERNEL(kThreads, ctas_of_multiprocessor(kVector))
 largest(const __grid_constant__ QuantiseParams params) {
-  const int tile = ptx::ctaid_x();
-  if (tile < params.k.first_tile) return find_largest<K, kVector>(params, params.q, nullptr);
-  if (tile < params.v.first_tile) return find_largest<K, kVector>(params, params.k, params.k_mean);
-  find_largest<K, kVector>(params, params.v, nullptr);
+  const int tile = first_searched_tile(params) + ptx::ctaid_x();
+  if (tile < params.k.first_tile) return find_largest<K, kVector>(params, params.q, nullptr, tile);
+  if (tile < params.v.first_tile)
+    return find_largest<K, kVector>(params, params.k, params.k_mean, tile - params.k.first_tile);
+  find_largest<K, kVector>(params, params.v, nullptr, tile - params.v.first_tile);
 }
 
-template <Kind K, bool kVector>
+// The largest of the row that a thread has a part of. All threads of the CTA take part, with a row or without.
+FC_DEVICE float largest_of_row(int dim, float largest) {
+  const int parts = parts_of(dim);
+  if (parts_are_butterfly(dim)) {
+    for (int mask = 1; mask < parts; mask *= 2) largest = ptx::max(largest, ptx::shfl_bfly(largest, mask));
+    return largest;
+  }
+  const ptx::SharedAddress shared = ptx::dynamic_shared();
+  ptx::bar_sync();  // the rows before have been read
+  ptx::st_shared_u32(shared + ptx::tid_x() * 4, ptx::bits_of_float(largest));
+  ptx::bar_sync();
+  const int first = ptx::tid_x() / parts * parts;
+  for (int i = first; i < first + parts && i < kThreads; ++i)
+    largest = ptx::max(largest, ptx::float_of_bits(ptx::ld_shared_u32(shared + i * 4)));
+  return largest;
+}
+
+template <Kind K, bool kVector, bool kByRow>
 FC_DEVICE void write_codes(const QuantiseParams& params, const Operand& x, const float* mean, int number) {
   const Tile tile = tile_of(x, number);
-  const float factor = ptx::ld_global_f32(x.factors + tile.group);
+  float factor = 0.0f;
+  if constexpr (!kByRow) factor = ptx::ld_global_f32(x.factors + tile.group);
   for_each_row<K, kVector>(
       params, x, mean, tile, [&](const Place& place, int part, bool is_there, const float(&values)[kColumns]) {
+        if constexpr (kByRow) {
+          const float largest = largest_of_row(x.dim, tile::largest_finite(values, 0.0f));
+          factor = factor_of(largest, largest > 0.0f, largest_of(K.code));
+          if (is_there && part == 0)
+            ptx::st_global_f32(x.factors + static_cast<long long>(place.slab) * x.seqlen + place.row, factor);
+        }
         unsigned words[kColumns / 4];
         codes_of<K.code>(values, factor, words);
         if (!is_there) return;
@@ -190,16 +215,24 @@ FC_DEVICE void write_codes(const QuantiseParams& params, const Operand& x, const
       });
 }
 
+template <Kind K, bool kVector>
+FC_DEVICE void write_query_or_key_codes(const QuantiseParams& params, const Operand& x, const float* mean, int number) {
+  if (x.by_row) write_codes<K, kVector, true>(params, x, mean, number);
+  else write_codes<K, kVector, false>(params, x, mean, number);
+}
+
 // From the last tile to the first.
 template <Kind K, bool kVector>
 FC_KERNEL(kThreads, ctas_of_multiprocessor(kVector))
 codes(const __grid_constant__ QuantiseParams params) {
   const int tile = ptx::nctaid_x() - 1 - ptx::ctaid_x();
-  if (tile < params.k.first_tile) return write_codes<K, kVector>(params, params.q, nullptr, tile);
-  if (tile < params.v.first_tile)
-    return write_codes<K, kVector>(params, params.k, params.k_mean, tile - params.k.first_tile);
-  if (params.is_transposed) return write_transposed<K, kVector>(params, params.v, tile - params.v.first_tile);
-  write_codes<K, kVector>(params, params.v, nullptr, tile - params.v.first_tile);
+  if (tile >= params.v.first_tile) {
+    if (params.is_transposed) return write_transposed<K, kVector>(params, params.v, tile - params.v.first_tile);
+    return write_codes<K, kVector, false>(params, params.v, nullptr, tile - params.v.first_tile);
+  }
+  if (tile >= params.k.first_tile)
+    return write_query_or_key_codes<K, kVector>(params, params.k, params.k_mean, tile - params.k.first_tile);
+  write_query_or_key_codes<K, kVector>(params, params.q, nullptr, tile);
 }
 
 }  // namespace flashcore::quantise

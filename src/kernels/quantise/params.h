@@ -23,16 +23,17 @@ inline constexpr int kMostRotated = 32 * kColumns;  // a row of which lies in on
 // The sums of one thread, of which each is eight bytes, and a flag.
 inline constexpr int kMeansShared = kThreads * kColumns * 8 + 16;
 inline constexpr int kLargestShared = (kThreads / 32 + 1) * 4;
+inline constexpr int kRowsShared = kThreads * 4;  // of rows that have a factor each
 // Of V that is transposed on its way: so many keys and columns at a time.
 inline constexpr int kTileKeys = 128, kTileColumns = 64;
 inline constexpr int kTransposeShared = kTileKeys * kTileColumns;
 
 // A tensor of rows, which are numbered as [batch, heads, seqlen] is. Rows of one group share a factor, and lie one
-// after another: all, or the rows of a batch entry and key head.
+// after another: all, or the rows of a batch entry and key head; or each row has its own, and all are of one group.
 struct Operand {
   const void* from;
   void* to;
-  float* factors;  // [groups], written
+  float* factors;  // [groups], or of each row; written
   Strides from_stride, to_stride;
   tile::FastDivide by_seqlen, by_heads, by_chunks;
   int heads, seqlen, dim;
@@ -41,6 +42,7 @@ struct Operand {
   int first_tile;          // among the CTAs of all three
   int first_group;         // among the groups of all three
   int is_rotated;          // by the Hadamard transform
+  int by_row;              // a factor for each row
 };
 
 struct QuantiseParams {
@@ -54,7 +56,7 @@ struct QuantiseParams {
   tile::FastDivide by_mean_chunks;
   int mean_chunks, mean_rows;  // CTAs that share the keys of a head, and how many keys each has
   int heads;                   // batch * heads_kv
-  int tiles;                   // CTAs of `largest`
+  int tiles;                   // CTAs that share the rows of all three
   // V as [batch, heads_kv, dim, seqlen]: to_stride.row is from column to column.
   int is_transposed;
   tile::FastDivide by_key_tiles, by_column_tiles;
@@ -62,9 +64,17 @@ struct QuantiseParams {
 };
 
 constexpr int parts_of(int dim) { return (dim + kColumns - 1) / kColumns; }
+// Such a row's parts are lanes of one warp, whose numbers differ in their lowest bits.
+constexpr bool parts_are_butterfly(int dim) {
+  const int parts = parts_of(dim);
+  return parts <= 32 && (parts & (parts - 1)) == 0;
+}
 // Rows that a CTA has in hand at once: a thread keeps its columns.
 constexpr int rows_at_once(int dim) { return kThreads / parts_of(dim); }
 constexpr int round_up_keys(int keys) { return (keys + 15) / 16 * 16; }
+
+// `largest` looks at the tiles from here on: rows that have a factor each find theirs when they are written.
+inline int first_searched_tile(const QuantiseParams& params) { return params.q.by_row ? params.v.first_tile : 0; }
 
 struct Place {
   int head, batch, row;
@@ -83,6 +93,7 @@ inline long long offset_of(const Strides& stride, const Place& place) {
   return place.batch * stride.batch + place.head * stride.head + place.row * stride.row;
 }
 
+inline int factors_of(const Operand& x) { return x.by_row ? x.group_rows : x.groups; }
 inline int group_of_slab(const Operand& v, int slab) { return v.groups == 1 ? 0 : slab; }
 
 }  // namespace flashcore::quantise

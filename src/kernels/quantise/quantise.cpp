@@ -18,7 +18,11 @@ constexpr std::int64_t kMostChunks = 2048, kMostMeanChunks = 64, kMostMeanCtas =
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 tile::FastDivide divide_by(int divisor) { return tile::FastDivide::by(std::max(divisor, 1)); }
 
-void cut(Operand& x, int batch, int heads, int heads_kv, int seqlen, int dim, bool by_head) {
+enum class Factors { kOne, kOfHeads, kOfRows };
+
+void cut(Operand& x, int batch, int heads, int heads_kv, int seqlen, int dim, Factors factors) {
+  const bool by_head = factors == Factors::kOfHeads;
+  x.by_row = factors == Factors::kOfRows ? 1 : 0;
   x.heads = heads, x.seqlen = seqlen, x.dim = dim;
   x.by_seqlen = divide_by(seqlen), x.by_heads = divide_by(heads);
   x.groups = by_head ? batch * heads_kv : 1;
@@ -74,9 +78,11 @@ KernelSource source_of(const Kind& kind) {
 
 QuantiseParams params_of(const Sizes& sizes) {
   QuantiseParams params{};
-  cut(params.q, sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seqlen_q, sizes.head_dim, sizes.by_head);
-  cut(params.k, sizes.batch, sizes.heads_kv, sizes.heads_kv, sizes.seqlen_kv, sizes.head_dim, sizes.by_head);
-  cut(params.v, sizes.batch, sizes.heads_kv, sizes.heads_kv, sizes.seqlen_kv, sizes.head_dim_v, sizes.by_head);
+  const Factors of_v = sizes.by_head || sizes.by_row ? Factors::kOfHeads : Factors::kOne;
+  const Factors of_qk = sizes.by_row ? Factors::kOfRows : of_v;
+  cut(params.q, sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seqlen_q, sizes.head_dim, of_qk);
+  cut(params.k, sizes.batch, sizes.heads_kv, sizes.heads_kv, sizes.seqlen_kv, sizes.head_dim, of_qk);
+  cut(params.v, sizes.batch, sizes.heads_kv, sizes.heads_kv, sizes.seqlen_kv, sizes.head_dim_v, of_v);
   for (Operand* x : {&params.q, &params.k, &params.v}) {
     x->first_tile = params.tiles;
     params.tiles += x->groups * x->chunks;
@@ -121,10 +127,11 @@ Launches launches_of(const Kind& kind, const QuantiseParams& params) {
   };
   if (params.k_mean && params.k.seqlen > 0)
     add(Entry::kMeansVector, std::int64_t{params.heads} * params.mean_chunks, kMeansShared);
-  add(Entry::kLargestVector, params.tiles, kLargestShared);
+  add(Entry::kLargestVector, params.tiles - first_searched_tile(params), kLargestShared);
   const std::int64_t of_v = params.is_transposed ? std::int64_t{params.heads} * params.key_tiles * params.column_tiles
                                                  : params.tiles - params.v.first_tile;
-  add(Entry::kCodesVector, params.v.first_tile + of_v, params.is_transposed ? kTransposeShared : 0);
+  const int of_rows = params.q.by_row ? kRowsShared : 0;
+  add(Entry::kCodesVector, params.v.first_tile + of_v, params.is_transposed ? kTransposeShared : of_rows);
   return launches;
 }
 

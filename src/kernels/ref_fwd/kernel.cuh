@@ -20,29 +20,49 @@ FC_DEVICE float warp_sum(float value) {
   return value;
 }
 
-// Factors of what q, k and v store, by batch entry and kv head.
+// Whose factors: a row of q.
+struct Row {
+  int batch, head_q, head_kv, row;
+};
+// Factors of what q, k and v store.
 struct NoDescales {
-  FC_DEVICE float scores(int, int) const { return 1.0f; }
+  FC_DEVICE float scores(const Row&) const { return 1.0f; }
   FC_DEVICE float values(int, int) const { return 1.0f; }
 };
 struct Descales {
   const Fp8ForwardParams& params;
-  FC_DEVICE float scores(int batch, int head_kv) const {
-    return tile::descale(params.descale_q, batch, head_kv) * tile::descale(params.descale_k, batch, head_kv);
+  FC_DEVICE float scores(const Row& of) const {
+    return tile::descale(params.descale_q, of.batch, of.head_kv) *
+           tile::descale(params.descale_k, of.batch, of.head_kv);
   }
   FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(params.descale_v, batch, head_kv); }
 };
+// Of 8 bits with a factor for each row of q and each key.
+struct RowDescales {
+  const Fp8ForwardParams& params;
+  FC_DEVICE float scores(const Row& of) const { return tile::descale(params.descale_q, of.batch, of.head_q, of.row); }
+  FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(params.descale_v, batch, head_kv); }
+  FC_DEVICE float of_key(int batch, int head_kv, int key) const {
+    return tile::descale(params.descale_k, batch, head_kv, key);
+  }
+  FC_DEVICE float of_value(int, int, int) const { return 1.0f; }
+};
+template <Traits T>
+FC_DEVICE auto descales_of(const Fp8ForwardParams& params) {
+  if constexpr (T.token_factors) return RowDescales{params};
+  else return Descales{params};
+}
 
 struct CacheDescales {
   const Descale &k, &v;
-  FC_DEVICE float scores(int batch, int head_kv) const { return tile::descale(k, batch, head_kv); }
+  FC_DEVICE float scores(const Row& of) const { return tile::descale(k, of.batch, of.head_kv); }
   FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(v, batch, head_kv); }
 };
 
 // Of a cache with a factor for each key, which scores and weights are multiplied with one by one; `batch`: of k and v.
 struct TokenDescales {
   const Descale &k, &v;
-  FC_DEVICE float scores(int, int) const { return 1.0f; }
+  FC_DEVICE float scores(const Row&) const { return 1.0f; }
   FC_DEVICE float values(int, int) const { return 1.0f; }
   FC_DEVICE float of_key(int batch, int head_kv, int key) const { return tile::descale(k, batch, head_kv, key); }
   FC_DEVICE float of_value(int batch, int head_kv, int key) const { return tile::descale(v, batch, head_kv, key); }
@@ -88,8 +108,9 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
   // Functions of scores take what q and k stand for.
   const tile::Score<T> score{params, of_scores};
   float factor = 1.0f, scale_log2 = params.scale_log2;
-  if constexpr (transforms_scores(T) || T.score_expression) factor = factors.scores(item.batch, head_kv);
-  else scale_log2 = params.scale_log2 * factors.scores(item.batch, head_kv);
+  const Row of_factors = {item.batch, head_q, head_kv, row};
+  if constexpr (transforms_scores(T) || T.score_expression) factor = factors.scores(of_factors);
+  else scale_log2 = params.scale_log2 * factors.scores(of_factors);
   const float slope = score.slope(item.batch, head_q);
   const tile::Expressions<> expressions{params, of_expressions};
   const tile::Head head = {item.batch, head_q, head_kv};
@@ -222,7 +243,7 @@ forward(const __grid_constant__ ForwardParams params) {
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8(const __grid_constant__ Fp8ForwardParams params) {
-  attend<T, C>(params.problem, nullptr, Descales{params});
+  attend<T, C>(params.problem, nullptr, descales_of<T>(params));
 }
 
 template <Traits T, Config C>
@@ -234,19 +255,19 @@ forward_scored(const __grid_constant__ Scored<ForwardParams> params) {
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_scored(const __grid_constant__ Scored<Fp8ForwardParams> params) {
-  attend<T, C>(params.plain.problem, &params.score, Descales{params.plain});
+  attend<T, C>(params.plain.problem, &params.score, descales_of<T>(params.plain));
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_vdn(const __grid_constant__ Fp8ForwardParams params) {
-  attend<T, C, true>(params.problem, nullptr, Descales{params});
+  attend<T, C, true>(params.problem, nullptr, descales_of<T>(params));
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_vdn_scored(const __grid_constant__ Scored<Fp8ForwardParams> params) {
-  attend<T, C, true>(params.plain.problem, &params.score, Descales{params.plain});
+  attend<T, C, true>(params.plain.problem, &params.score, descales_of<T>(params.plain));
 }
 
 template <Traits T, Config C>

@@ -113,10 +113,10 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     const bool has_batches = !problem.ragged() || problem.paged();
     params.k_units = units_of_strides(Operand::kK, layouts.k, problem.cache_dtype(), has_batches);
     params.v_units = units_of_strides(Operand::kV, layouts.v, problem.cache_dtype(), has_batches);
-    if (problem.input_scaling() == Scaling::kToken &&
-        descale_count(problem, layouts) >= std::numeric_limits<std::uint32_t>::max())
+    const std::int64_t factors = descale_counts(problem, layouts).k;
+    if (factors >= std::numeric_limits<std::uint32_t>::max())
       throw_bad_input("sm80_decode_fwd reaches 2^32 - 2 factors of keys, and {} has {}; use another family",
-                      problem.id(), descale_count(problem, layouts));
+                      problem.id(), factors);
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(ctas);
     if (problem.has_quantised_cache()) {

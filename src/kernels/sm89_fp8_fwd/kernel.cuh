@@ -10,6 +10,7 @@
 #include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/epilogue.cuh"
 #include "kernels/tile/mask.cuh"
+#include "kernels/tile/row_factors.cuh"
 #include "kernels/tile/scheduler.cuh"
 #include "kernels/tile/score.cuh"
 #include "kernels/tile/sequence.cuh"
@@ -57,6 +58,8 @@ struct Forward : tile::Marks {
   float slope;              // ALiBi's, of its head
   float factor_of_scores;   // that functions of scores take scores by
   float scale_log2;         // of its scores, or of what functions leave
+  // With token_factors: those of its head's rows and keys.
+  tile::RowFactors row_factors, key_factors;
 
   // State of this warp's rows. Of each 16 columns acc_o holds the even ones, then the odd ones.
   float acc_o[kFragments][kDimV / 8][4];
@@ -150,13 +153,29 @@ struct Forward : tile::Marks {
   FC_DEVICE int row_of_fragment(int m) const {
     return tile.first_row + warp_first_row() + 16 * m + tile::row_of_lane(lane_index(), 0);
   }
+  FC_DEVICE void multiply_by_keys(Scores (&acc_s)[kFragments], int block) {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+      tile::multiply_by_keys<tile::KeysInOrder, C.block_n>(acc_s[m], key_factors, block,
+                                                           tile::column_of_lane(lane_index()));
+  }
+  // Of a fragment's scores: those that functions have made have the factors of their rows.
+  FC_DEVICE auto scale_of_fragment(int m) const {
+    if constexpr (T.token_factors && !transforms_scores(T)) {
+      const int row = row_of_fragment(m);
+      return row_factors.scales(scale_log2, {row, row + 8});
+    } else {
+      return scale_log2;
+    }
+  }
   FC_DEVICE void transform_scores(Scores (&acc_s)[kFragments], int block) {
     const int first_key = block * C.block_n + tile::column_of_lane(lane_index());
     const tile::Side side = score.template side<C.block_n>(block, tile.first_row, tile.first_row + C.block_m - 1);
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       const int row = row_of_fragment(m);
-      tile::scale_rows(acc_s[m], {factor_of_scores, factor_of_scores});
+      if constexpr (T.token_factors) tile::scale_rows(acc_s[m], row_factors.scales(1.0f, {row, row + 8}).of);
+      else tile::scale_rows(acc_s[m], {factor_of_scores, factor_of_scores});
       score.apply(acc_s[m], slope, side, first_key, {row, row + 8});
     }
   }
@@ -229,6 +248,7 @@ struct Forward : tile::Marks {
       Scores acc_s[kFragments];
       scores(acc_s, block);
       mark(Activity::kMask, block);
+      if constexpr (T.token_factors) multiply_by_keys(acc_s, block);
       if constexpr (transforms_scores(T)) transform_scores(acc_s, block);
       if (const tile::Cut cut = mask().template cut<C.block_n>(block, tile.first_row, last_row); cut.any())
         mask_scores(acc_s, block, cut);
@@ -236,9 +256,9 @@ struct Forward : tile::Marks {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
         // Else the first block is always computed twice: no maximum is known.
-        if (first) softmax[m].begin(acc_s[m], scale_log2);
-        softmax[m].update(acc_s[m], scale_log2, p[m],
-                          [&](const float(&factor)[2]) { tile::scale_rows(acc_o[m], factor); });
+        const auto scale = scale_of_fragment(m);
+        if (first) softmax[m].begin(acc_s[m], scale);
+        softmax[m].update(acc_s[m], scale, p[m], [&](const float(&factor)[2]) { tile::scale_rows(acc_o[m], factor); });
       }
     }
     mark(Activity::kPv, block);
@@ -294,10 +314,16 @@ struct Forward : tile::Marks {
     v = head_of(params.v, params.v_stride, tile.batch, tile.head_kv);
     slope = score.slope(tile.batch, tile.head_q);
     const int entry = first_entry + tile.batch;
-    const float factor =
-        tile::descale(factors.descale_q, entry, tile.head_kv) * tile::descale(factors.descale_k, entry, tile.head_kv);
-    factor_of_scores = factor;
-    scale_log2 = transforms_scores(T) ? params.scale_log2 : params.scale_log2 * factor;
+    if constexpr (T.token_factors) {
+      row_factors = tile::RowFactors::of(factors.descale_q, entry, tile.head_q, params.seqlen_q);
+      key_factors = tile::RowFactors::of(factors.descale_k, entry, tile.head_kv, params.seqlen_kv);
+      scale_log2 = params.scale_log2;
+    } else {
+      const float factor =
+          tile::descale(factors.descale_q, entry, tile.head_kv) * tile::descale(factors.descale_k, entry, tile.head_kv);
+      factor_of_scores = factor;
+      scale_log2 = transforms_scores(T) ? params.scale_log2 : params.scale_log2 * factor;
+    }
     last_row = tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
     blocks = mask().template blocks<C.block_n>(tile.first_row, last_row);
 #pragma unroll

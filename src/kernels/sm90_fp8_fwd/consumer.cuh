@@ -13,6 +13,7 @@
 #include "kernels/tile/epilogue.cuh"
 #include "kernels/tile/even_keys_first.cuh"
 #include "kernels/tile/producer.cuh"
+#include "kernels/tile/row_factors.cuh"
 #include "kernels/tile/timeline.cuh"
 
 namespace flashcore::sm90_fp8_fwd {
@@ -56,8 +57,9 @@ struct Consumer : tile::Marks {
   float part_of_blocks[kPartOutlivesBlock ? kPartCount : 1];
   int part_blocks = 0;
 
-  int first_row;     // of the tile at hand, that is this consumer's
-  float scale_log2;  // of its scores
+  int first_row;                                                // of the tile at hand, that is this consumer's
+  typename tile::ScoreScale<T.token_factors>::Type scale_log2;  // of its scores
+  tile::RowFactors key_factors;                                 // with token_factors
 
   FC_DEVICE Consumer(const Context<T, C>& owner, int i)
       : context(owner),
@@ -183,6 +185,7 @@ struct Consumer : tile::Marks {
   // --- a block ------------------------------------------------------------------------------------------------------
   FC_DEVICE void mask_where_cut(int block, float (&scores)[kScores]) {
     mark(Activity::kMask, block);
+    if constexpr (T.token_factors) multiply_by_keys(block, scores);
     const tile::Cut cut = context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
     if (cut.any()) {
       if constexpr (takes_transposed_v(C)) {
@@ -193,6 +196,11 @@ struct Consumer : tile::Marks {
                              {row(first_row, 0), row(first_row, 1)});
       }
     }
+  }
+  FC_DEVICE void multiply_by_keys(int block, float (&scores)[kScores]) const {
+    if constexpr (takes_transposed_v(C))
+      tile::multiply_by_keys<tile::EvenKeys, kBlockN>(scores, key_factors, block, 4 * (lane() % 4));
+    else tile::multiply_by_keys<tile::KeysInOrder, kBlockN>(scores, key_factors, block, tile::column_of_lane(lane()));
   }
   // As the softmax takes them.
   FC_DEVICE decltype(auto) ordered(const float (&scores)[kScores]) const {
@@ -327,8 +335,15 @@ struct Consumer : tile::Marks {
   FC_DEVICE tile::BlockShare begin_tile(int number) {
     const Tile tile = context.tile_at(number);
     first_row = tile.first_row + index * kRowsPerConsumer;
-    scale_log2 = context.problem.scale_log2 * (tile::descale(context.params.fp8.descale_q, tile.batch, tile.head_kv) *
-                                               tile::descale(context.params.fp8.descale_k, tile.batch, tile.head_kv));
+    const Fp8ForwardParams& factors = context.params.fp8;
+    if constexpr (T.token_factors) {
+      scale_log2 = tile::RowFactors::of(factors.descale_q, tile.batch, tile.head_q, context.problem.seqlen_q)
+                       .scales(context.problem.scale_log2, {row(first_row, 0), row(first_row, 1)});
+      key_factors = tile::RowFactors::of(factors.descale_k, tile.batch, tile.head_kv, context.problem.seqlen_kv);
+    } else {
+      scale_log2 = context.problem.scale_log2 * (tile::descale(factors.descale_q, tile.batch, tile.head_kv) *
+                                                 tile::descale(factors.descale_k, tile.batch, tile.head_kv));
+    }
     const int last_row = min_int(first_row + kRowsPerConsumer, context.problem.seqlen_q) - 1;
     return tile::share_of_blocks<T.bounded_left, 1>(tile.blocks,
                                                     context.mask().template blocks<kBlockN>(first_row, last_row), 0);

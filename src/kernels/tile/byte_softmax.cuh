@@ -8,6 +8,13 @@
 
 namespace flashcore::tile {
 
+// A scale of scores for either row of a lane, where they differ (row_factors.cuh); else it is a float.
+struct RowScales {
+  float of[2];
+};
+FC_DEVICE float scale_of(float scale, int) { return scale; }
+FC_DEVICE float scale_of(const RowScales& scale, int r) { return scale.of[r]; }
+
 // Probabilities and their sums are 2^kExponent times too large, which cancels in O: e4m3 holds 448, and nothing below
 // 2^-10 but zero. Relative to a maximum that is up to 2^(8.75 - kExponent) below the true one, none exceeds 448.
 // The operand a of m64nNk32, and of m16n8k32, wants four keys side by side where the accumulator has two and two, 8
@@ -17,21 +24,23 @@ struct ByteSoftmax : SoftmaxState {
   static_assert(kExponent >= 0 && kExponent <= 8);
 
   // The first block: its maxima.
-  template <class Accumulator, int kSteps>
-  FC_DEVICE void start(const Accumulator& scores, float scale_log2, unsigned (&p)[kSteps][4]) {
-    max_scaled[0] = row_max(scores, 0) * scale_log2, max_scaled[1] = row_max(scores, 1) * scale_log2;
+  template <class Accumulator, class Scale, int kSteps>
+  FC_DEVICE void start(const Accumulator& scores, Scale scale_log2, unsigned (&p)[kSteps][4]) {
+    max_scaled[0] = row_max(scores, 0) * scale_of(scale_log2, 0);
+    max_scaled[1] = row_max(scores, 1) * scale_of(scale_log2, 1);
     exponentiate(scores, scale_log2, p, sum);
   }
   // The first block where `update` follows, of one loop body: its maxima alone.
-  template <class Accumulator>
-  FC_DEVICE void begin(const Accumulator& scores, float scale_log2) {
-    max_scaled[0] = row_max(scores, 0) * scale_log2, max_scaled[1] = row_max(scores, 1) * scale_log2;
+  template <class Accumulator, class Scale>
+  FC_DEVICE void begin(const Accumulator& scores, Scale scale_log2) {
+    max_scaled[0] = row_max(scores, 0) * scale_of(scale_log2, 0);
+    max_scaled[1] = row_max(scores, 1) * scale_of(scale_log2, 1);
   }
 
   // A later block. Exponentials come first, relative to the maximum so far; only where one is too large for e4m3 the
   // maximum is found and the block done again.
-  template <class Accumulator, int kSteps, class Rescale>
-  FC_DEVICE void update(const Accumulator& scores, float scale_log2, unsigned (&p)[kSteps][4], Rescale rescale) {
+  template <class Accumulator, class Scale, int kSteps, class Rescale>
+  FC_DEVICE void update(const Accumulator& scores, Scale scale_log2, unsigned (&p)[kSteps][4], Rescale rescale) {
     float total[2];
     const unsigned top = exponentiate(scores, scale_log2, p, total);
     if (ptx::vote_any(exceeds(top))) {
@@ -55,8 +64,8 @@ struct ByteSoftmax : SoftmaxState {
  private:
   // A byte of the result has its highest bit set if one of the probabilities there is 448 or NaN: 0x7e and 0x7f are the
   // largest of e4m3, none is negative, and so no byte carries into the next.
-  template <class Accumulator, int kSteps>
-  FC_DEVICE unsigned exponentiate(const Accumulator& scores, float scale_log2, unsigned (&p)[kSteps][4],
+  template <class Accumulator, class Scale, int kSteps>
+  FC_DEVICE unsigned exponentiate(const Accumulator& scores, Scale scale_log2, unsigned (&p)[kSteps][4],
                                   float (&total)[2]) const {
     static_assert(kElements<Accumulator> == 16 * kSteps);
     const float shifts[2] = {finite_max(max_scaled[0]) - kExponent, finite_max(max_scaled[1]) - kExponent};
@@ -68,10 +77,11 @@ struct ByteSoftmax : SoftmaxState {
       for (int i = 0; i < 4; ++i) {
         // Row i % 2 of the lane, two keys and the two 8 further on.
         const int r = i % 2, at = 16 * n + 8 * (i / 2) + 2 * r;
-        const float a = ptx::ex2(ptx::fma(element(scores, at), scale_log2, -shifts[r]));
-        const float b = ptx::ex2(ptx::fma(element(scores, at + 1), scale_log2, -shifts[r]));
-        const float c = ptx::ex2(ptx::fma(element(scores, at + 4), scale_log2, -shifts[r]));
-        const float d = ptx::ex2(ptx::fma(element(scores, at + 5), scale_log2, -shifts[r]));
+        const float scale = scale_of(scale_log2, r);
+        const float a = ptx::ex2(ptx::fma(element(scores, at), scale, -shifts[r]));
+        const float b = ptx::ex2(ptx::fma(element(scores, at + 1), scale, -shifts[r]));
+        const float c = ptx::ex2(ptx::fma(element(scores, at + 4), scale, -shifts[r]));
+        const float d = ptx::ex2(ptx::fma(element(scores, at + 5), scale, -shifts[r]));
         total[r] += (a + b) + (c + d);
         p[n][i] = ptx::cvt_e4m3x4(a, b, c, d);
         top |= p[n][i] + 0x02020202u;
@@ -89,13 +99,13 @@ struct ByteSoftmax : SoftmaxState {
 
   // Takes the block's maxima into account. `rescale` multiplies what has been summed up by a factor for each row; no
   // multiplication may be adding to it.
-  template <class Accumulator, class Rescale>
-  FC_DEVICE void take_new_max(const Accumulator& scores, float scale_log2, Rescale rescale) {
+  template <class Accumulator, class Scale, class Rescale>
+  FC_DEVICE void take_new_max(const Accumulator& scores, Scale scale_log2, Rescale rescale) {
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float before = max_scaled[r];
-      max_scaled[r] = ptx::max(before, row_max(scores, r) * scale_log2);
+      max_scaled[r] = ptx::max(before, row_max(scores, r) * scale_of(scale_log2, r));
       factor[r] = weight(before, max_scaled[r]);
       sum[r] *= factor[r];
     }

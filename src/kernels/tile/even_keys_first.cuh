@@ -28,6 +28,11 @@ constexpr int even_first_key_of_element(int i, int count) {
   return i % (count / 2) / 4 * 16 + i % 2 * 2 + i / (count / 2);
 }
 
+// For multiply_by_keys of row_factors.cuh.
+struct EvenKeys {
+  FC_DEVICE static constexpr int key(int element, int count) { return even_first_key_of_element(element, count); }
+};
+
 // Mask::apply of such scores.
 template <Traits T, class Params, int kCount>
 FC_DEVICE void mask_even_keys_first(const Mask<T, Params>& mask, float (&scores)[kCount], Cut cut, int first_key,

@@ -36,7 +36,8 @@ struct Traits {
   // k and v lie in a pool of pages, which a block table names (PagedParams).
   bool paged = false;
   CacheElement cache = CacheElement::kAsQ;
-  bool token_factors = false;  // the cache has a factor for each key and kv head
+  // The cache has a factor for each key and kv head; of 8-bit q, each row of q and each key has one, and v none.
+  bool token_factors = false;
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -169,8 +170,8 @@ struct Paged {
 };
 
 // The factors of one operand, x = factor * stored: one for all, one for each batch entry and kv head, or with
-// Traits::token_factors one for each key of each, and neighbours have neighbours'; batch entries of a paged cache are
-// pages then.
+// Traits::token_factors one for each row of each head, and neighbours have neighbours'; batch entries of a paged cache
+// are pages then, and heads of q query heads.
 struct Descale {
   const float* values;            // on the device; null: 1
   int batch_stride, head_stride;  // 0 and 0: one for all

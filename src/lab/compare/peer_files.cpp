@@ -118,18 +118,17 @@ json write_inputs(const std::filesystem::path& folder, const Problem& problem, c
     files["seqused_kv"] = write_ints(folder / "seqused_kv.bin", inputs.seqused_kv, Shape{batch});
   }
   const std::int64_t heads_kv = problem.heads_kv;
-  const TensorLayout& of_k = inputs.k.layout;
-  const Shape of_keys = {of_k.batch, of_k.heads, of_k.rows};
-  const auto add_descale = [&](const char* name, const std::vector<float>& values) {
+  const auto add_descale = [&](const char* name, const std::vector<float>& values, Scaling scaling,
+                               const TensorLayout& rows) {
     if (values.empty()) return;
-    const Shape shape = problem.input_scaling() == Scaling::kToken ? of_keys
-                        : values.size() == 1                       ? Shape{1}
-                                                                   : Shape{batch, heads_kv};
+    const Shape shape = scaling == Scaling::kToken ? Shape{rows.batch, rows.heads, rows.rows}
+                        : values.size() == 1       ? Shape{1}
+                                                   : Shape{batch, heads_kv};
     files[name] = write_floats(folder / fmt::format("{}.bin", name), values, shape);
   };
-  add_descale("descale_q", inputs.descale_q);
-  add_descale("descale_k", inputs.descale_k);
-  add_descale("descale_v", inputs.descale_v);
+  add_descale("descale_q", inputs.descale_q, problem.q_scaling(), inputs.q.layout);
+  add_descale("descale_k", inputs.descale_k, problem.k_scaling(), inputs.k.layout);
+  add_descale("descale_v", inputs.descale_v, problem.v_scaling(), inputs.k.layout);
   if (!inputs.sink.empty()) files["sink"] = write_floats(folder / "sink.bin", inputs.sink, Shape{heads});
   for (std::size_t n = 0; n < inputs.tensors.size(); ++n) {
     const ElementTensor& tensor = inputs.tensors[n];

@@ -24,9 +24,11 @@ struct Floats {
 };
 constexpr Floats kFloats[] = {
     {"descale_q", &AttentionInputs::descale_q, &AttentionArgs::descale_q,
-     [](const Problem& p, const ProblemLayouts&) { return p.descale_q_count(); }},
-    {"descale_k", &AttentionInputs::descale_k, &AttentionArgs::descale_k, descale_count},
-    {"descale_v", &AttentionInputs::descale_v, &AttentionArgs::descale_v, descale_count},
+     [](const Problem& p, const ProblemLayouts& l) { return descale_counts(p, l).q; }},
+    {"descale_k", &AttentionInputs::descale_k, &AttentionArgs::descale_k,
+     [](const Problem& p, const ProblemLayouts& l) { return descale_counts(p, l).k; }},
+    {"descale_v", &AttentionInputs::descale_v, &AttentionArgs::descale_v,
+     [](const Problem& p, const ProblemLayouts& l) { return descale_counts(p, l).v; }},
     {"sink", &AttentionInputs::sink, &AttentionArgs::sink,
      [](const Problem& p, const ProblemLayouts&) { return p.sink_count(); }},
     {"alibi", &AttentionInputs::alibi, &AttentionArgs::alibi,

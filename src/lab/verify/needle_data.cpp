@@ -82,9 +82,9 @@ double needle_score(const AttentionInputs& in, const Needle& needle, std::int64_
   return scale * sum;
 }
 
-HostTensor quantise(const Problem& problem, const HostTensor& from, const TensorLayout& layout,
-                    std::vector<float>& factor) {
-  return draw(problem, problem.dtype, layout, 1, BatchOf(problem, {}), factor,
+HostTensor quantise(const Problem& problem, Scaling scaling, const HostTensor& from, const TensorLayout& layout,
+                    std::vector<float>& factors) {
+  return draw(problem, scaling, problem.dtype, layout, problem.group_size(), BatchOf(problem, {}), factors,
               [&](const Place& at) { return from.at(at.batch, at.head, at.row, at.column); });
 }
 
@@ -130,9 +130,10 @@ NeedleData make_needle_data(std::int64_t seqlen_kv, std::int64_t head_dim, std::
   const ProblemLayouts layouts = make_layouts(data.quantised);
   const AttentionInputs& exact = data.exact_inputs;
   AttentionInputs& quantised = data.quantised_inputs;
-  quantised.q = quantise(data.quantised, exact.q, layouts.q, quantised.descale_q);
-  quantised.k = quantise(data.quantised, exact.k, layouts.k, quantised.descale_k);
-  quantised.v = quantise(data.quantised, exact.v, layouts.v, quantised.descale_v);
+  const Problem& problem = data.quantised;
+  quantised.q = quantise(problem, problem.q_scaling(), exact.q, layouts.q, quantised.descale_q);
+  quantised.k = quantise(problem, problem.k_scaling(), exact.k, layouts.k, quantised.descale_k);
+  quantised.v = quantise(problem, problem.v_scaling(), exact.v, layouts.v, quantised.descale_v);
 
   data.reference = reference_forward(data.exact, exact, RowSample{});
   data.plain_sample.all = false;
