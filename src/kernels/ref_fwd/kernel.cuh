@@ -38,10 +38,8 @@ struct Descales {
   FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(params.descale_v, batch, head_kv); }
 };
 // Of 8 bits with a factor for each row of q and each key.
-struct RowDescales {
-  const Fp8ForwardParams& params;
+struct RowDescales : Descales {
   FC_DEVICE float scores(const Row& of) const { return tile::descale(params.descale_q, of.batch, of.head_q, of.row); }
-  FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(params.descale_v, batch, head_kv); }
   FC_DEVICE float of_key(int batch, int head_kv, int key) const {
     return tile::descale(params.descale_k, batch, head_kv, key);
   }
@@ -49,7 +47,7 @@ struct RowDescales {
 };
 template <Traits T>
 FC_DEVICE auto descales_of(const Fp8ForwardParams& params) {
-  if constexpr (T.token_factors) return RowDescales{params};
+  if constexpr (T.token_factors) return RowDescales{{params}};
   else return Descales{params};
 }
 
