@@ -54,7 +54,8 @@ def _dtype(name: str, role: str) -> str:
         return "int32"
     found = _NAMES.get(name.split(".")[-1])
     if found is None or (found == "int8" and role not in _CACHE_ROLES):
-        raise Error(f"{role} is of dtype {name}; use {_usual_dtypes(role)}")
+        packed = "; with kv_dtype='int4' it is two int4 a byte" if name == "uint8" and role in _CACHE_ROLES else ""
+        raise Error(f"{role} is of dtype {name}; use {_usual_dtypes(role)}{packed}")
     return found
 
 
@@ -265,15 +266,16 @@ def cache_view(x: Any, role: str, stream: int | None, kv_dtype: Any, *, written:
         return (output if written else view)(x, role, stream)
     if kv_dtype != "int4":
         raise Error(f"kv_dtype is {kv_dtype!r}; use 'int4' for arrays of uint8 with two elements a byte, and None for others, whose dtype says it")
-    name = str(getattr(x, "dtype", type(x).__name__)).split(".")[-1]
+    name = str(getattr(x, "dtype", "")).split(".")[-1]
     if name != "uint8" or not hasattr(x, "view"):
-        raise Error(f"{role} is of dtype {name} and kv_dtype is 'int4'; give a NumPy, CuPy, JAX or PyTorch array of uint8, two elements a byte")
+        found = f"of dtype {name}" if name else f"a {type(x).__name__}"
+        raise Error(f"{role} is {found} and kv_dtype is 'int4'; give a NumPy, CuPy, JAX or PyTorch array of uint8, two elements a byte")
     torch = sys.modules.get("torch")
     read = output if written else view
     found = read(x.view(torch.int8 if torch is not None and isinstance(x, torch.Tensor) else "int8"), role, stream)
     if not found.shape:
         return found
-    column = 1 if found.strides[-1] == 1 else 2 * found.strides[-1]
+    column = 1 if found.strides[-1] == 1 or found.shape[-1] == 1 else 2 * found.strides[-1]
     return found._replace(dtype="int4", shape=(*found.shape[:-1], 2 * found.shape[-1]), strides=(*(2 * s for s in found.strides[:-1]), column))
 
 

@@ -213,6 +213,8 @@ class _Sizes:
             if len(x.shape) != 4:
                 raise Error(f"{role} has shape {x.shape}; give four axes, [batch, heads, seqlen, head_dim] or those of layout='bshd'")
         _factors.require_types(q, ("k", k), ("v", v))
+        if self.v_layout and q.dtype not in _factors.DTYPES:
+            raise Error(f"v_layout is 'dn', q is {q.dtype} and v {v.dtype}; only dense q, k and v of 8 bits may have v transposed")
         (self.batch, self.heads_q, self.seqlen_q), self.head_dim = self._axes(q), q.shape[3]
         (batch_k, self.heads_kv, self.seqlen_kv), dim_k = self._axes(k), k.shape[3]
         batch_v, heads_v, seqlen_v = self._axes(v)

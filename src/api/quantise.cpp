@@ -97,8 +97,10 @@ class QuantiseReader {
     TensorLayout codes{batch, x.heads, x.seqlen, x.dim, t.batch, t.head, t.row};
     if (&x == &params_.v && params_.is_transposed && x.seqlen > 0) {
       codes.rows = x.dim, codes.columns = quantise::round_up_keys(x.seqlen);
-      if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0 || t.batch % 16 != 0 || t.head % 16 != 0 || t.row % 16 != 0 ||
-          t.row < codes.columns)
+      // Of one element any stride is the same.
+      const bool steps = (batch > 1 && t.batch % 16 != 0) || (x.heads > 1 && t.head % 16 != 0) ||
+                         (x.dim > 1 && (t.row % 16 != 0 || t.row < codes.columns));
+      if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0 || steps)
         throw_bad_input(
             "v_codes is at {} with strides ({}, {}, {}) and v_layout is FC_V_DN; give multiples of 16, and a row's "
             "stride of at least {}, which is seqlen_kv rounded up",

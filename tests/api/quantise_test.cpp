@@ -194,6 +194,9 @@ TEST_F(QuantiseTest, WhatIsRefused) {
   refused("and v_layout is FC_V_DN; give multiples of 16, and a row's stride of at least 16", [](Operands& o) {
     o.v_layout = FC_V_DN, o.v_codes_strides = {256, 128, 8};
   });
+  fc_quantize_operands one = good;  // of one batch entry, head or column any stride is the same
+  one.batch = one.heads_q = one.heads_kv = one.head_dim_v = 1, one.v_layout = FC_V_DN, one.v_codes_strides = {3, 5, 7};
+  quantize.launch(one);
   expect_refused(FC_ERROR_BAD_INPUT, "a stream was given", [&] { quantize.launch(good, &x); });
   expect_refused(FC_ERROR_BAD_INPUT, "the quantize handle is null; fc_quantize_create makes one",
                  [&] { flashcore::detail::check(fc_quantize_launch(nullptr, &good, nullptr)); });

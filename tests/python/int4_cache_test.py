@@ -76,6 +76,13 @@ class Int4AttentionTest(unittest.TestCase):
         found = flashcore.varlen_attention(q, *(packed(x) for x in rows), *boundaries, 1, 7, kv_dtype="int4", descale_k=0.1, descale_v=0.1)
         numpy.testing.assert_array_equal(found, flashcore.varlen_attention(q, *rows, *boundaries, 1, 7, descale_k=0.1, descale_v=0.1))
 
+    def test_rows_of_one_byte_may_be_far_apart(self):
+        q, wide = self.random.standard_normal((1, HEADS, 3, 2)).astype("float16"), self.codes(1, HEADS, 9, 8)
+        k = packed(wide)[..., ::4]
+        self.assertEqual(k.shape[-1], 1)
+        found = flashcore.attention(q, k, k, kv_dtype="int4")
+        numpy.testing.assert_array_equal(found, flashcore.attention(q, wide[..., :2].copy(), wide[..., :2].copy()))
+
     def test_plan(self):
         q, k = numpy.zeros((1, 2, 1, 64), "float16"), numpy.zeros((1, 2, 8, 32), "uint8")
         info = flashcore.plan(q, k, k, kv_dtype="int4", scaling="head").info
@@ -84,7 +91,9 @@ class Int4AttentionTest(unittest.TestCase):
     def test_what_is_refused(self):
         q, k = numpy.zeros((1, 2, 1, 64), "float16"), numpy.zeros((1, 2, 8, 32), "uint8")
         for pattern, arguments in (
-            ("k is of dtype uint8", {}),
+            ("k is of dtype uint8.*; with kv_dtype='int4' it is two int4 a byte", {}),
+            ("k is a memoryview and kv_dtype is 'int4'; give a NumPy", {"kv_dtype": "int4", "k": memoryview(k)}),
+            ("v_layout is 'dn', q is fp16 and v int4; only dense q, k and v of 8 bits", {"kv_dtype": "int4", "v_layout": "dn"}),
             ("kv_dtype is 'int8'; use 'int4'", {"kv_dtype": "int8"}),
             ("k is of dtype int8 and kv_dtype is 'int4'; give", {"kv_dtype": "int4", "k": k.view("int8")}),
             ("q has head_dim 64 and k has 32", {"kv_dtype": "int4", "k": k[..., :16]}),
