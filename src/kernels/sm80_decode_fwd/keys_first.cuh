@@ -93,12 +93,12 @@ FC_DEVICE void multiply_sixteen_keys(float (&first)[2], float (&second)[2], cons
 // Sixteen keys' values in the columns of one ldmatrix_x4_trans, from chunk `chunk` of O on: `codes` as of
 // lane_rows_first.
 template <Traits T, int kChunks>
-FC_DEVICE void multiply_sixteen_values(float (&acc_o)[kChunks][2], int chunk, unsigned p0, unsigned p1,
+FC_DEVICE void multiply_sixteen_values(float (&acc_o)[kChunks][2], int chunk, const unsigned (&p)[2],
                                        const unsigned (&codes)[4]) {
   constexpr Element kE = operand_element(T);
   if constexpr (!has_quantised_cache(T)) {
     const unsigned a[4] = {codes[0], codes[2], codes[1], codes[3]};
-    multiply_eight_rows<kE>(acc_o[chunk], acc_o[chunk + 1], a, p0, p1);
+    multiply_eight_rows<kE>(acc_o[chunk], acc_o[chunk + 1], a, p[0], p[1]);
   } else {
     constexpr int kWide = code_steps(T);
 #pragma unroll
@@ -115,7 +115,7 @@ FC_DEVICE void multiply_sixteen_values(float (&acc_o)[kChunks][2], int chunk, un
       for (int i = 0; i < kWide; i += 2) {
         const unsigned a[4] = {low[i], low[i + 1], high[i], high[i + 1]};
         const int at = chunk + word * kWide + i;
-        multiply_eight_rows<kE>(acc_o[at], acc_o[at + 1], a, p0, p1);
+        multiply_eight_rows<kE>(acc_o[at], acc_o[at + 1], a, p[0], p[1]);
       }
     }
   }
@@ -156,17 +156,23 @@ FC_DEVICE int number_of(LaneOfEight of) { return of.lane; }
 FC_DEVICE int rows_of(LaneOfEight of) { return of.lane % 4; }
 FC_DEVICE bool writes_state(LaneOfEight of) { return of.lane < 4; }
 
+// tile::scale_rows.
 template <int kCount>
 FC_DEVICE void scale_eight_rows(float (&acc)[kCount][2], const float (&factor)[2]) {
 #pragma unroll
   for (int n = 0; n < kCount; ++n) acc[n][0] *= factor[0], acc[n][1] *= factor[1];
 }
 
-// The weights of sixteen keys as operand b.
-template <Element E>
-FC_DEVICE void pack_weights(unsigned (&p)[2], const float (&first)[2], const float (&second)[2], float scale) {
-  p[0] = ptx::movmatrix_trans(tile::pack<E>(first[0] * scale, first[1] * scale));
-  p[1] = ptx::movmatrix_trans(tile::pack<E>(second[0] * scale, second[1] * scale));
+// The weights of keys 16·step .. 16·step + 15 as operand b.
+template <Traits T, int kTiles>
+FC_DEVICE void pack_weights(unsigned (&p)[2], const float (&weights)[kTiles][2], int step) {
+  constexpr Element kE = operand_element(T);
+  constexpr float kScale = weight_scale(T);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float(&own)[2] = weights[2 * step + i];
+    p[i] = ptx::movmatrix_trans(tile::pack<kE>(own[0] * kScale, own[1] * kScale));
+  }
 }
 
 // tile::Mask::apply; `first_key`: the lane's.
@@ -181,9 +187,9 @@ FC_DEVICE void mask_eight_rows(const Mask& mask, float (&scores)[kCount][2], int
   }
 }
 
-// spoil_missing(); `marks`: of the lane's first key.
+// `marks`: of the lane's first key.
 template <int kCount>
-FC_DEVICE void spoil_missing_keys(float (&scores)[kCount][2], ptx::SharedAddress marks) {
+FC_DEVICE void spoil_missing(float (&scores)[kCount][2], ptx::SharedAddress marks) {
 #pragma unroll
   for (int n = 0; n < kCount; ++n)
     if (ptx::ld_shared_u32(marks + 32 * n) != 0) scores[n][0] = scores[n][1] = ptx::float_of_bits(0x7fffffffu);

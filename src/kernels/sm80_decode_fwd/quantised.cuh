@@ -89,6 +89,19 @@ FC_DEVICE void multiply_keys(float (&acc_s)[4], const unsigned (&q)[kSteps][4], 
   }
 }
 
+// Sixteen keys against the columns of one ldmatrix_x4: `codes` as of lane_columns_first.
+template <Traits T, int kSteps>
+FC_DEVICE void multiply_sixteen_keys(float (&first)[4], float (&second)[4], const unsigned (&q)[kSteps][4], int at,
+                                     const unsigned (&codes)[4]) {
+  if constexpr (has_quantised_cache(T)) {
+    multiply_keys<T>(first, q, at, codes[0], codes[1]);
+    multiply_keys<T>(second, q, at, codes[2], codes[3]);
+  } else {
+    tile::mma<T.element>(first, q[at], codes[0], codes[1]);
+    tile::mma<T.element>(second, q[at], codes[2], codes[3]);
+  }
+}
+
 // Of a word of two keys' columns 2g and 2g + 1, for prmt.
 constexpr unsigned kEvenThenOdd = 0x3120;
 
@@ -109,6 +122,32 @@ FC_DEVICE void multiply_values(float (&acc_o)[kChunks][4], int chunk, const unsi
                                unsigned high) {
   if constexpr (has_nibbles(T)) return multiply_nibble_values<T>(acc_o, chunk, p, low, high);
   else return multiply_byte_values<T>(acc_o[chunk], acc_o[chunk + 1], p, low, high);
+}
+
+// The weights of keys 16·step .. 16·step + 15 as operand a.
+template <Traits T, int kTiles>
+FC_DEVICE void pack_weights(unsigned (&p)[4], const float (&weights)[kTiles][4], int step) {
+  if constexpr (has_quantised_cache(T)) {
+    constexpr float kScale = T.token_factors ? 1.0f : weight_scale(T);  // else weights are scaled already
+    const float scale[2] = {kScale, kScale};
+    tile::pack_operand<operand_element(T)>(p, weights, step, scale);
+  } else {
+    tile::pack_operand<T.element>(p, weights, step);
+  }
+}
+
+// Sixteen keys' values in the columns of one ldmatrix_x4_trans, from chunk `chunk` of O on: `codes` as of
+// lane_rows_first.
+template <Traits T, int kChunks>
+FC_DEVICE void multiply_sixteen_values(float (&acc_o)[kChunks][4], int chunk, const unsigned (&p)[4],
+                                       const unsigned (&codes)[4]) {
+  if constexpr (has_quantised_cache(T)) {
+    multiply_values<T>(acc_o, chunk, p, codes[0], codes[1]);
+    multiply_values<T>(acc_o, chunk + code_steps(T), p, codes[2], codes[3]);
+  } else {
+    tile::mma<T.element>(acc_o[chunk], p, codes[0], codes[1]);
+    tile::mma<T.element>(acc_o[chunk + 1], p, codes[2], codes[3]);
+  }
 }
 
 // Weights times the factors of their values, where each value has its own, in units of a power of two that the largest

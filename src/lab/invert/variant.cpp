@@ -107,11 +107,11 @@ std::string one_tile_loads(Overlay& overlay, std::string&) {
                             "tile.head_kv, group + 8 * n, member");
   places += overlay.replace("sm80_short_fwd/kernel.cuh", "tile.head_kv, first_key + 8 * n + i, group",
                             "tile.head_kv, 2 * member + 8 * n + i, group");
-  for (const std::string of : {"x + first_key * params.k", "y + first_key * params.v"})
-    places += overlay.replace("sm80_decode_fwd/kernel.cuh", "words." + of + "_units.row", "words." + of.substr(0, 1));
+  for (const std::string of : {"x + first_key * context.params.k", "y + first_key * context.params.v"})
+    places += overlay.replace("sm80_decode_fwd/loader.cuh", "words." + of + "_units.row", "words." + of.substr(0, 1));
   for (const std::string of : {"k", "v"})
-    places +=
-        overlay.replace("sm80_decode_fwd/kernel.cuh", "pages[i] * params." + of + "_units.batch + ", "0 * pages[i] + ");
+    places += overlay.replace("sm80_decode_fwd/loader.cuh", "pages[i] * context.params." + of + "_units.batch + ",
+                              "0 * pages[i] + ");
   places += overlay.replace("ref_fwd/kernel.cuh", "int page = 0, in_page = key;", "int page = 0, in_page = key % 64;");
   return planted_or(places, "none of its loads of tiles is known");
 }
