@@ -294,7 +294,8 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
 /* The same of 8-bit q, k and v, with their factors: fp32, each positive and finite, in memory of the plan's device. One
  * of each, or with FC_SCALING_HEAD [batch, heads_kv], contiguous; with FC_SCALING_TOKEN as fc_scaling says: descale_q
  * scales rows of S, descale_k its columns, and of a quantised cache descale_v each key's row of v; of keys that no
- * sequence of it has they may be anything. S = scale * descale_q * descale_k * (q k^T), and o = descale_v *
+ * sequence of it has they may be anything, and of 8-bit k a product q * k times its key's factor has to be within fp32,
+ * which it is up to 1e30. S = scale * descale_q * descale_k * (q k^T), and o = descale_v *
  * (softmax(S) v). Of a quantised cache descale_q is null. They are read when the launch runs. On the CPU a factor that
  * is zero, negative, NaN or infinite is refused, but for those of a cache's keys; on a GPU nobody looks. Null for a
  * plan without factors. Since ABI version 4 */
@@ -477,7 +478,9 @@ typedef struct fc_quantize_operands {
   fc_strides q_strides, k_strides, v_strides;
   void *q_codes, *k_codes, *v_codes; /* of code_dtype, the same shapes; v_codes as v_layout says */
   fc_strides q_codes_strides, k_codes_strides, v_codes_strides;
-  float *descale_q, *descale_k, *descale_v; /* written: as many as attention takes with that scaling */
+  /* Written, contiguous whatever the strides of q: one each; with FC_SCALING_HEAD [batch, heads_kv] each; with
+   * FC_SCALING_TOKEN [batch, heads_q, seqlen_q], [batch, heads_kv, seqlen_kv] and [batch, heads_kv] */
+  float *descale_q, *descale_k, *descale_v;
   /* [batch, heads_kv, head_dim], written: the mean of each column of k over its keys, which is taken from k first.
    * Attention's o stays as it is, and lse is lower by scale * q * k_mean. Outlier channels of k are much the same for
    * all keys. Null: nothing is taken. It is not written where seqlen_kv is 0 */

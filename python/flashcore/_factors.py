@@ -97,6 +97,10 @@ def contiguous_beside(found: View, role: str, q: View) -> View:
     return found
 
 
+def _beside_rows(of_q: Any, of_k: Any, of_heads: Any) -> str:
+    return f"factors of rows are descale_q {of_q} and descale_k {of_k} beside descale_v {of_heads}"
+
+
 def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], Any], stream: int | None, *, written: bool = False) -> Factors:
     """Error, naming the argument, for factors that do not suit q, k and v, or one another. `sizes`: what has the batch, heads_kv and, where
     each key may have a factor of its own, shape_of_keys, and each row of q shape_of_rows. `written`: such factors are outputs."""
@@ -136,6 +140,8 @@ def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], A
                 kinds.append(TOKEN)
                 if written:
                     _arrays.output(x, role, stream)
+            elif of_8_bits and TOKEN in kinds:
+                raise Error(f"{role} has shape {found.shape}; {_beside_rows(shape_of_rows, shape_of_keys, shape_of_heads)}")
             else:
                 shape = by_row.get(role)
                 of_rows = f", or of each {'row' if role == 'descale_q' else 'key'} {shape}" if shape else ""
@@ -143,9 +149,9 @@ def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], A
         addresses.append(address)
         keep.append(cell)
     if len(set(kinds)) != 1:
-        if of_8_bits and kinds[:2] == [TOKEN, TOKEN]:
-            raise Error(f"descale_q and descale_k have a factor for each row and descale_v one for all; give it one for each key head, {shape_of_heads}")
         least, most = needed[kinds.index(min(kinds))], needed[kinds.index(max(kinds))]
         words = {TENSOR: "one for all", HEAD: "a factor for each key head", TOKEN: f"a factor for each {'row' if most == 'descale_q' else 'key'}"}
+        if of_8_bits and TOKEN in kinds:
+            raise Error(f"{most} has {words[max(kinds)]} and {least} {words[min(kinds)]}; {_beside_rows(shape_of_rows, shape_of_keys, shape_of_heads)}")
         raise Error(f"{most} has {words[max(kinds)]} and {least} {words[min(kinds)]}; give all {'three ' if needed == _ROLES else ''}alike")
     return Factors(kinds[0], tuple(addresses), keep)

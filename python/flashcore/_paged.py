@@ -101,7 +101,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         out: where to write, [total_q, heads, head_dim_v]. Default: a new array.
         return_lse: also return the log-sum-exp of each row, float32 [heads, total_q].
         stream, candidate: as of `attention`.
-        descale_q, descale_k, descale_v: of 8-bit q and caches, as of `attention`: [batch, heads_kv] by sequence. Of a quantised cache,
+        descale_q, descale_k, descale_v: of 8-bit q and caches: one each, or [batch, heads_kv] by sequence. Of a quantised cache,
             8-bit pages beside q of 16 or 32 bits, descale_k and descale_v, of which each key may have its own: float32
             [pages, heads_kv, page_size], whatever the layout. `append` finds and writes them.
         score, mask, tensors, bias, prefix: as of `varlen_attention`.

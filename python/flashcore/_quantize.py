@@ -156,7 +156,7 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
     if v_layout not in ("nd", "dn"):
         raise Error(f"v_layout is {v_layout!r}; use 'nd', or 'dn' for v as [batch, heads_kv, head_dim_v, seqlen_kv]")
     for name, switch in (("smooth_k", smooth_k), ("hadamard", hadamard)):
-        if switch is not True and switch is not False:
+        if type(switch).__name__ not in ("bool", "bool_"):  # NumPy has one of its own
             raise Error(f"{name} is {switch!r}; use True or False")
     call = _Call(q, k, v, layout)
     o = call.operands

@@ -108,7 +108,7 @@ def _descales(q: Tensor, k_cache: Tensor, *given: Any) -> tuple[Any, Any, Any]:
         raise _library.Error(f"{there[0]} is given and {missing} is not; give {'all three' if len(needed) == 3 else 'both'}, or none")
     for name, x in zip(names, given):
         # Of each key: appending writes them, and a copy would keep them from the caller.
-        if isinstance(x, Tensor) and x.dim() == 3 and not x.is_contiguous():
+        if isinstance(x, Tensor) and x.dim() == 3 and not x.is_contiguous() and q.dtype.itemsize > 1:
             raise _library.Error(f"{name} has a factor for each key and is not contiguous; give a contiguous tensor: new factors are written to it")
     q_by, k_by, v_by = (x.detach().contiguous() if isinstance(x, Tensor) else x for x in given)
     return q_by, k_by, v_by

@@ -125,7 +125,8 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         return_lse: also return the log-sum-exp of each row, float32 [heads, total_q].
         stream: a CUstream as a number; default: the framework's current stream.
         candidate: "family" or "family:key=value,…" pins a kernel; default: flashcore chooses.
-        descale_q, descale_k, descale_v: of 8-bit q, k and v, or of a quantised cache, as of `attention`.
+        descale_q, descale_k, descale_v: of 8-bit q, k and v, or of a quantised cache: one each, or [batch, heads_kv] by sequence. Rows
+            have none of their own, as they may in `attention`.
         score, mask, tensors, bias: as of `attention`, by each sequence's own rows and keys: i and j count from its first ones, seqlen_q and
             seqlen_kv are its lengths, and b is its place in the batch. Arrays have the bounds, [batch, heads, max_seqlen_q, max_seqlen_kv]
             or what broadcasts to it; what they hold past a sequence's end is not read. Not with arrays of 8 bits, yet.

@@ -36,6 +36,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: Optional[flo
         softmax_scale: default 1/sqrt(dim).
         causal: the last row sees every key.
         q_descale, k_descale, v_descale: of 8-bit tensors, float32 [batch, heads_kv]: what their numbers are multiplied with; all three or none.
+            Or of each row (not in FlashAttention): q_descale [batch, heads, length] and k_descale [batch, heads_kv, length_kv], heads first.
         window_size: (left, right): how many keys a row sees to either side of its own one; -1: no bound.
         softcap: 0 for none.
         qv, attention_chunk: None and 0 only.

@@ -83,7 +83,7 @@ float descale_k_at(const Problem& problem, const std::vector<float>& descales, s
 float descale_v_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv,
                    std::int64_t key);
 
-// Quantises what a pattern draws: each group of elements that share a factor (Problem::input_scaling) by its largest
+// Quantises what a pattern draws: each group of elements that share a factor (Problem::q_scaling ...) by its largest
 // finite magnitude, which becomes the largest number of the type. Infinities stay where the type has them (e5m2), and
 // saturate where it has none.
 // Layout, dtype and sizes from `problem`; bytes between rows (Layout::kStrided) are filled with NaN so that reading

@@ -129,6 +129,11 @@ std::vector<Problem> narrower(const Problem& from, std::optional<std::int64_t> M
   return problems;
 }
 
+// Once it is known that the batch is not ragged.
+void draw_factors_of_rows(Problem& p, Draws& draws) {
+  if (p.is_8bit() && !p.ragged() && draws.one_in(4)) p.scaling = Scaling::kToken;
+}
+
 }  // namespace
 
 void draw_batch(Problem& p, Draws& draws) { p.batch = draws.one_in(3) ? draws.between(2, 5) : 1; }
@@ -212,8 +217,7 @@ void draw_ragged(Problem& p, Draws& draws) {
 
 void draw_page_size(Problem& p, Draws& draws) {
   if (p.ragged() && draws.one_in(2)) p.page_size = draws.pick(kPageSizes);
-  // Here it is known that the batch is not ragged.
-  if (p.is_8bit() && !p.ragged() && draws.one_in(4)) p.scaling = Scaling::kToken;
+  draw_factors_of_rows(p, draws);
   if (p.is_8bit() || !draws.one_in(p.ragged() ? 3 : 12)) return;
   p.kv_dtype = draws.pick(kCaches);
   fill_bytes(p);

@@ -59,7 +59,7 @@ constexpr double kUniform = 0.57735;  // sqrt(1/3)
 
 // The distinct weights of a row's keys, relative to the largest. Where keys share a few, P's roundings are no longer
 // independent: keys of one weight round alike, and so do the rows that have the same ones. A weight of 1 is exact,
-// unless factors of the keys come in; a sink joins the sum after P is rounded.
+// unless factors of their values come in; a sink joins the sum after P is rounded.
 class DistinctWeights {
  public:
   void add(double relative) {
@@ -111,7 +111,7 @@ double truncation_of(DType dtype, double terms) {
   return size_of(dtype) == 2 ? terms / 16 * (16.0 / 8 + 3.0 / 8) * 0.75 : 0;
 }
 
-// The key that is alone in its row has P = 1, which every type has, unless a factor of its own comes in.
+// The key that is alone in its row has P = 1, which every type has, unless a factor of its own value comes in.
 bool is_p_exact(const PackedHead& head, const ReferenceHead& what, const ReferenceRow& row) {
   return visible_keys(row) == 1 && head.v_factors.empty() && what.dtype != DType::kF32;
 }

@@ -27,10 +27,11 @@ void relocate_forward(Step& step, std::size_t offset);
 // The same of 8-bit problems. Without scales the addresses of the factors stay null.
 Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts);
 void relocate_fp8(Step& step, std::size_t offset, const Problem& problem);
-// Of problems with a quantised cache: the factors of k and v behind parameters of type Plain at the start of the step's
-// parameters.
+// How an operand's factors lie, whose heads have so many rows; and those of k or v.
 Descale make_descale(const Problem& problem, Scaling scaling, std::int64_t heads, std::int64_t rows);
 Descale make_descale_of_keys(const Problem& problem, Scaling scaling);
+// Of problems with a quantised cache: the factors of k and v behind parameters of type Plain at the start of the step's
+// parameters.
 template <class Plain>
 Quantised<Plain> with_descales(const Plain& plain, const Problem& problem) {
   return {plain, make_descale_of_keys(problem, problem.k_scaling()),

@@ -55,6 +55,7 @@ struct QuantiseCase {
   fc_dtype dtype = FC_FP16, code = FC_E4M3;
   std::int64_t batch = 2, heads_q = 4, heads_kv = 2, seqlen_q = 9, seqlen_kv = 17, dim = 32, dim_v = 32;
   bool by_head = false, smooths = false, rotates = false, transposes = false;
+  bool by_row = false;      // factors of q and k; those of v are by head then
   bool rows_first = false;  // [batch, seqlen, heads, dim]
   std::int64_t gap = 0;     // elements between rows, of inputs and of codes
   std::int64_t shift = 0;   // elements before the first one
@@ -112,7 +113,8 @@ class QuantiseCall {
   // Runs it, and compares all that was written with the formula.
   void expect_right(const Context& device, const char* where) {
     SCOPED_TRACE(std::string(c.name) + " on " + where);
-    const std::int64_t groups = c.by_head ? c.batch * c.heads_kv : 1;
+    const std::int64_t of_heads = c.by_head || c.by_row ? c.batch * c.heads_kv : 1;
+    const auto groups = [&](std::int64_t rows) { return c.by_row ? c.batch * rows : of_heads; };
     const auto upload = [&](const std::vector<std::uint8_t>& bytes) {
       return Memory<std::uint8_t>(device, std::span<const std::uint8_t>(bytes));
     };
@@ -123,10 +125,11 @@ class QuantiseCall {
     };
     const Memory<std::uint8_t> q_out = codes(q.layout), k_out = codes(k.layout), v_out = codes(v_layout);
     const auto floats = [&](std::int64_t count) { return Memory<float>(device, static_cast<std::size_t>(count)); };
-    const Memory<float> by_q = floats(groups), by_k = floats(groups), by_v = floats(groups);
+    const Memory<float> by_q = floats(groups(c.heads_q * c.seqlen_q)), by_k = floats(groups(c.heads_kv * c.seqlen_kv)),
+                        by_v = floats(of_heads);
     const Memory<float> mean = floats(std::max<std::int64_t>(1, c.batch * c.heads_kv * c.dim));
     fc_quantize_operands o = FC_QUANTIZE_OPERANDS_INIT;
-    o.scaling = c.by_head ? FC_SCALING_HEAD : FC_SCALING_TENSOR;
+    o.scaling = c.by_row ? FC_SCALING_TOKEN : c.by_head ? FC_SCALING_HEAD : FC_SCALING_TENSOR;
     o.batch = c.batch, o.heads_q = c.heads_q, o.heads_kv = c.heads_kv;
     o.seqlen_q = c.seqlen_q, o.seqlen_kv = c.seqlen_kv, o.head_dim = c.dim, o.head_dim_v = c.dim_v;
     const std::int64_t item = c.dtype == FC_FP32 ? 4 : 2;
@@ -231,7 +234,8 @@ class QuantiseCall {
     std::vector<float> largest(factors.size(), 0);
     const auto group_of = [&](std::int64_t row) {
       const std::int64_t slab = row / std::max<std::int64_t>(l.rows, 1);
-      return static_cast<std::size_t>(c.by_head ? slab / group_heads : 0);
+      if (c.by_row && name[0] != 'v') return static_cast<std::size_t>(row);
+      return static_cast<std::size_t>(c.by_head || c.by_row ? slab / group_heads : 0);
     };
     const std::int64_t rows = l.batch * l.heads * l.rows;
     for (std::int64_t row = 0; row < rows; ++row) {

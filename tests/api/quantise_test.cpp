@@ -39,6 +39,20 @@ TEST_F(QuantiseTest, Shapes) {
   expect_right({.name = "wide", .batch = 1, .seqlen_q = 3, .seqlen_kv = 5, .dim = 2048, .dim_v = 528, .smooths = true});
 }
 
+// Rows whose parts are lanes of a warp, of several warps, and no power of two; more of them than a CTA has at once.
+TEST_F(QuantiseTest, AFactorForEachRow) {
+  expect_right({.name = "rows", .by_row = true});
+  expect_right({.name = "rows of e5m2", .dtype = FC_FP32, .code = FC_E5M2, .by_row = true, .rows_first = true});
+  expect_right(
+      {.name = "smooth rows", .dim = 64, .smooths = true, .rotates = true, .transposes = true, .by_row = true});
+  expect_right({.name = "odd rows", .dtype = FC_BF16, .dim = 7, .dim_v = 1, .smooths = true, .by_row = true, .gap = 3});
+  expect_right({.name = "three parts", .seqlen_q = 150, .seqlen_kv = 90, .dim = 48, .dim_v = 80, .by_row = true});
+  expect_right({.name = "wide rows", .batch = 1, .seqlen_q = 3, .seqlen_kv = 5, .dim = 2048, .by_row = true});
+  QuantiseCall zeros({.name = "rows of zeros and NaN", .by_row = true});
+  for (std::int64_t i = 0; i < 32; ++i) zeros.set(zeros.q, 32 + i, 0), zeros.set(zeros.k, 64 + i, 0x7e00);
+  expect_right(zeros);
+}
+
 // More than one CTA for a group and for the keys of a head; several heads in one chunk.
 TEST_F(QuantiseTest, Chunks) {
   expect_right({.name = "chunks",
@@ -190,6 +204,8 @@ TEST_F(QuantiseTest, WhatIsRefused) {
           [](Operands& o) { o.q_codes_strides.row = 8; });
   refused("q_codes at", [](Operands& o) { o.q_codes = o.k_codes; });
   refused("overlaps", [&](Operands& o) { o.v_codes = x.data(); });
+  refused("descale_q at",
+          [](Operands& o) { o.scaling = FC_SCALING_TOKEN, o.descale_q = static_cast<float*>(o.q_codes); });
   refused("descale_v at", [](Operands& o) { o.scaling = FC_SCALING_HEAD, o.descale_v = o.descale_k + 1; });
   refused("and v_layout is FC_V_DN; give multiples of 16, and a row's stride of at least 16", [](Operands& o) {
     o.v_layout = FC_V_DN, o.v_codes_strides = {256, 128, 8};

@@ -38,6 +38,16 @@ TEST(Sm89Fp8, HeadsShareKeysAndFactors) {
   expect_ada_passes(kAdaPlain, {"b2_h4_hk2_sq70_sk150_d64_e4m3_perhead", "b1_h2_sq130_sk200_d80_e4m3_ofp16_causal",
                                 "b1_h2_sq70_sk100_d64_e4m3_unscaled_strided"});
 }
+TEST(Sm89Fp8, RowsMayHaveTheirOwnFactors) {
+  expect_ada_passes(kAdaPlain, {"b2_h4_hk2_sq70_sk150_d64_e4m3_pertoken", "b1_h2_sq130_sk200_d80_e4m3_pertoken_causal",
+                                "b2_h4_hk2_sq70_sk100_d64_e4m3_pertoken_bshd_softcap5_alibibatch_sink"});
+  expect_ada_passes(kAdaTwo, {"b1_h2_s130_d48_e4m3_oe4m3_pertoken_causal_wl40", "b1_h2_sq0_sk40_d48_e4m3_pertoken",
+                              "b1_h2_sq40_sk0_d48_e4m3_pertoken_sink", "b1_h2_s70_d48_e4m3_pertoken_softcap1000"});
+  EXPECT_FALSE(family_by_name("sm89_fp8_fwd")
+                   .why_unsupported(Problem::parse("b1_h1_s64_d256_e4m3_pertoken_softcap5_alibi_sink"),
+                                    limits_of_arch("sm_89")));
+  expect_ada_passes(kAdaUneven, {"b1_h2_s200_d64_dv32_e4m3_pertoken_wl9_wr4_tl_strided"});
+}
 TEST(Sm89Fp8, HeadDimsThatFillNoStep) {
   expect_ada_passes(kAdaTwo, {"b1_h2_s100_d48_e4m3", "b1_h1_sq200_sk33_d32_e4m3_causal", "b1_h1_s70_d16_e4m3_oe4m3"});
   expect_ada_passes(kAdaNever, {"b1_h1_sq70_sk130_d80_dv16_e4m3", "b1_h1_s70_d112_e4m3_oe5m2"});

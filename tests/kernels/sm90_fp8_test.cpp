@@ -71,6 +71,15 @@ TEST(Sm90Fp8, WideBlocksOfWideHeads) {
                                  "b1_h1_sq70_sk200_d192_dv128_e4m3_causal"});
   expect_passes(kFp8WideBlocksOfOneSlot, {"b1_h1_sq70_sk250_d192_e4m3_causal"});
 }
+// Blocks of 32 to 128 keys that end within the keys and do not; of V that lies transposed too.
+TEST(Sm90Fp8, RowsMayHaveTheirOwnFactors) {
+  expect_passes(kFp8Apart,
+                {"b2_h4_hk2_sq70_sk150_d64_e4m3_pertoken", "b1_h2_sq130_sk203_d128_e4m3_pertoken_causal_bshd"});
+  expect_passes(kFp8ScoresFirst, {"b1_h2_sq100_sk64_d48_e4m3_ofp16_pertoken_strided"});
+  expect_passes(kFp8Blocks, {"b1_h2_s170_d64_e4m3_pertoken_causal_wl40"});
+  expect_passes(kFp8Shared, {"b1_h2_hk1_sq70_sk300_d128_e4m3_pertoken"});
+  expect_passes(kFp8WideBlocks, {"b1_h1_sq70_sk200_d256_dv128_e4m3_pertoken"});
+}
 // Lines of 32, 64 and 128 keys in one box of TMA or several; keys that fill no 16 bytes; a single key, of which K's
 // odd rows have none.
 TEST(Sm90Fp8, VMayLieTransposed) {
@@ -79,8 +88,10 @@ TEST(Sm90Fp8, VMayLieTransposed) {
     return candidate.replace(at, 10, "v_stages=0");
   };
   expect_passes(of_v(kFp8Apart).c_str(), {"b2_h4_hk2_sq70_sk150_d64_e4m3_perhead_vdn", "b2_h2_sq3_sk1_d64_e4m3_vdn",
-                                          "b1_h2_sq130_sk203_d128_e4m3_ofp16_causal_strided_vdn"});
-  expect_passes(of_v(kFp8ScoresFirst).c_str(), {"b1_h2_s100_d48_e4m3_vdn", "b1_h2_s260_d64_e4m3_causal_wl40_vdn"});
+                                          "b1_h2_sq130_sk203_d128_e4m3_ofp16_causal_strided_vdn",
+                                          "b1_h2_sq130_sk203_d128_e4m3_pertoken_causal_vdn"});
+  expect_passes(of_v(kFp8ScoresFirst).c_str(), {"b1_h2_s100_d48_e4m3_vdn", "b1_h2_s260_d64_e4m3_causal_wl40_vdn",
+                                                "b1_h4_hk2_s100_d48_e4m3_pertoken_vdn"});
   expect_passes(of_v(kFp8ValuesFirst).c_str(), {"b1_h1_sq70_sk300_d128_e4m3_bshd_vdn"});
   expect_passes(of_v(kFp8WideBlocks).c_str(), {"b1_h1_s200_d256_e4m3_causal_vdn"});
   const auto read = [](const std::string& candidate, const char* problem) {
@@ -98,6 +109,7 @@ TEST(Sm90Fp8, DefaultsOfWideHeadsTakeTheWidestBlocksThatTheirSumsFit) {
   EXPECT_EQ(block_of("b1_h1_s64_d256_e4m3"), 128);
   EXPECT_EQ(block_of("b1_h1_s64_d192_e4m3"), 96);
   EXPECT_EQ(block_of("b1_h1_s64_d192_dv128_e4m3"), 128);
+  EXPECT_EQ(block_of("b1_h1_s64_d256_e4m3_pertoken"), 128);
 }
 
 TEST(Sm90Fp8, RefusesWhatItCannotDo) {

@@ -136,6 +136,23 @@ Problem draw_transposed_problem(std::mt19937_64& random, const std::vector<DType
   return problem;
 }
 
+// Of 8 bits with a factor for each row of q and each key.
+Problem draw_problem_with_factors_of_rows(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = random() % 3 == 0 ? draw_transposed_problem(random, dtypes) : draw_problem(random, dtypes);
+  problem.scaling = Scaling::kToken;
+  return problem;
+}
+
+// And with functions of scores.
+Problem draw_scored_problem_of_8_bits(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_problem(random, dtypes);
+  if (random() % 2 == 0) problem.scaling = Scaling::kToken;
+  if (random() % 3 > 0) problem.softcap = 5;
+  problem.alibi = pick<Alibi>(random, {Alibi::kNone, Alibi::kHead, Alibi::kBatch});
+  problem.sink = random() % 2 == 0;
+  return problem;
+}
+
 // 16-bit ones, or 8-bit ones for a family that takes no others.
 std::vector<DType> dtypes_of(const Family& family) {
   const bool only_8bit =
@@ -192,6 +209,15 @@ TEST(SpillQuantised, NoAcceptedConfigOfSm80Decode) {
 }
 TEST(SpillTransposed, NoAcceptedConfigOfSm90Fp8) {
   expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_transposed_problem);
+}
+TEST(SpillFactorsOfRows, NoAcceptedConfigOfSm90Fp8) {
+  expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_problem_with_factors_of_rows);
+}
+TEST(SpillFactorsOfRows, NoAcceptedConfigOfSm89Fp8) {
+  expect_no_spills(family_by_name("sm89_fp8_fwd"), draw_problem_with_factors_of_rows);
+}
+TEST(SpillScored, NoAcceptedConfigOfSm89Fp8) {
+  expect_no_spills(family_by_name("sm89_fp8_fwd"), draw_scored_problem_of_8_bits);
 }
 TEST(SpillInt4, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_int4_problem);

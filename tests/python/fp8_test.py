@@ -121,10 +121,12 @@ class Fp8Test(unittest.TestCase):
         of_q, of_k = rows(dq, HEADS, ROWS), rows(dk, HEADS_KV, KEYS)
         of_rows = flashcore.plan(*(tensors.views[name] for name in "qkv"), out=tensors.out, scaling="token")
         self.assertIn("pertoken", of_rows.info["problem"])
-        self.refused("descale_q and descale_k have a factor for each row and descale_v one for all; give it one for each key head",
-                     lambda: tensors.attention(of_q, of_k, 1.0))  # fmt: skip
-        self.refused("descale_q has a factor for each row and descale_k a factor for each key head", lambda: tensors.attention(of_q, heads(*dv), heads(*dv)))
-        self.refused(r"descale_v has shape .*; give one element, or \[batch, heads_kv\] = \(2, 2\)$", lambda: tensors.attention(of_q, of_k, of_k))
+        right = r"; factors of rows are descale_q \(2, 4, .*\) and descale_k \(2, 2, .*\) beside descale_v \(2, 2\)$"
+        self.refused("descale_q has a factor for each row and descale_v one for all" + right, lambda: tensors.attention(of_q, of_k, 1.0))
+        self.refused("descale_q has a factor for each row and descale_k a factor for each key head" + right,
+                     lambda: tensors.attention(of_q, heads(*dv), heads(*dv)))  # fmt: skip
+        self.refused("descale_k has a factor for each key and descale_q one for all" + right, lambda: tensors.attention(1.0, of_k, heads(*dv)))
+        self.refused("descale_v has shape .*" + right, lambda: tensors.attention(of_q, of_k, of_k))
         self.refused(r"or of each row \(2, .*\)", lambda: tensors.attention(of_k, of_k, heads(*dv)))
         for bad in (0.0, math.nan, -1.0):
             self.refused(r"descale_k\[3\] is .*positive and finite", lambda: tensors.attention(of_q, rows([1, 1, 1, bad, *dk[4:]], HEADS_KV, KEYS), heads(*dv)))
@@ -360,7 +362,7 @@ class QuantizeTest(unittest.TestCase):
                                          ("layout is 'sbhd'", (q, k, v), {"layout": "sbhd"}), ("k is a list", (q, [1], v), {}),
                                          (r"q has shape \(24,\)", (q[0, 0, 0], k, v), {}), ("heads of k and v", (q, self.normal(1, 3, 8, 24), v), {}),
                                          ("hadamard is 'no'; use True or False", (q, k, v), {"hadamard": "no"}),
-                                         ("smooth_k is 1; use True or False", (q, k, v), {"smooth_k": 1}),
+                                         ("smooth_k is 1; use True or False", (q, k, v), {"smooth_k": 1, "hadamard": self.np.bool_(False)}),
                                          ("head_dim is 24, and hadamard needs a power of two", (q, k, v), {"hadamard": True})):  # fmt: skip
             with self.assertRaisesRegex(flashcore.Error, pattern):
                 flashcore.quantize(*arrays, **options)

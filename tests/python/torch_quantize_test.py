@@ -60,6 +60,12 @@ class TorchQuantizeTest(unittest.TestCase):
             o = flashcore.attention(*made.arrays, **made.descales, v_layout="dn").float()
             right = torch.nn.functional.scaled_dot_product_attention(*(x.float() for x in arrays), enable_gqa=True)
             self.assertLess(float((o - right).norm() / right.norm()), 0.08)
+            for layout in ("bhsd", "bshd"):
+                turned = [x.transpose(1, 2) for x in arrays] if layout == "bshd" else arrays
+                made = flashcore.quantize(*turned, scaling="token", smooth_k=True, layout=layout)
+                o = flashcore.attention(*made.arrays, **made.descales, layout=layout).float()
+                o = o.transpose(1, 2) if layout == "bshd" else o
+                self.assertLess(float((o - right).norm() / right.norm()), 0.08)
 
     @unittest.skipUnless(torch.cuda.is_available(), "no GPU here")
     def test_a_graph_captures_it(self):

@@ -72,7 +72,12 @@ constexpr int registers_needed(const Config& c, const Traits& t, int arch) {
   const bool is_long = padded_k(t.head_dim) >= 160 && t.head_dim_v <= 128;
   const int ahead =
       !multiplies_8_bits(arch) && is_long && padded_k(t.head_dim) * c.block_n * fragments > 160 * 64 ? 90 : 0;
-  return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + ahead + (t.softcap && fragments == 2 ? 8 : 0) + 60;
+  // Scales of rows and factors of keys; functions of scores beside two fragments. And beside a wide O, where 4 to 16
+  // bytes spilled, but for the fewest keys.
+  const int factors = t.token_factors && c.block_n > 32 ? 8 : 0;
+  const bool is_full = is_tight && c.block_n > 32;
+  const int functions = transforms_scores(t) && is_full ? 24 : t.softcap && fragments == 2 ? 8 : 0;
+  return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + ahead + functions + factors + 60;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

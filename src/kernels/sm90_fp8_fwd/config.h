@@ -144,8 +144,9 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // Sums that outlive a block, or are added while scores are computed, cost ptxas more.
   const int extra = c.promote_every > 1 ? 32 : c.overlap == Overlap::kValuesFirst ? 8 : 0;
   const int few = c.num_consumers >= 3 ? 8 : 0;  // of 160 or 112, addresses take a larger part
-  // Scales of two rows, and the factors of keys on their way: blocks of 128 keys of 128 columns spilled 16 to 72 bytes.
-  const int factors = t.token_factors ? 8 : 0;
+  // Scales of two rows, and the factors of keys on their way: blocks of 128 keys beside O of 128 columns spilled 16 to
+  // 72 bytes, and nothing else in a sample.
+  const int factors = t.token_factors && c.overlap != Overlap::kNone && c.block_n > 96 ? 8 : 0;
   // P of a transposed V is packed from both halves of the scores: of 160 registers 8 bytes spilled.
   const bool is_tight = takes_transposed_v(c) && c.num_consumers >= 3;
   const int saved = c.block_n > 64 && shares_registers(c, t) && sum_is_like_scores(c, t) && !is_tight ? 24 : 0;

@@ -81,7 +81,7 @@ FC_DEVICE float descale(const Descale& by, int batch, int head_kv) {
   return ptx::ld_global_f32(by.values + static_cast<long long>(batch) * by.batch_stride + head_kv * by.head_stride);
 }
 
-// The same of a key of it, where each has its own.
+// The same of a key of it, where each has its own; of a row of q by its query head.
 FC_DEVICE float descale(const Descale& by, int batch, int head_kv, int key) {
   if (!by.values) return 1.0f;
   return ptx::ld_global_f32(by.values + static_cast<long long>(batch) * by.batch_stride +
