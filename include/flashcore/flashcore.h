@@ -294,11 +294,11 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
 /* The same of 8-bit q, k and v, with their factors: fp32, each positive and finite, in memory of the plan's device. One
  * of each, or with FC_SCALING_HEAD [batch, heads_kv], contiguous; with FC_SCALING_TOKEN as fc_scaling says: descale_q
  * scales rows of S, descale_k its columns, and of a quantised cache descale_v each key's row of v; of keys that no
- * sequence of it has they may be anything, and of 8-bit k a product q * k times its key's factor has to be within fp32,
- * which it is up to 1e30. S = scale * descale_q * descale_k * (q k^T), and o = descale_v *
- * (softmax(S) v). Of a quantised cache descale_q is null. They are read when the launch runs. On the CPU a factor that
- * is zero, negative, NaN or infinite is refused, but for those of a cache's keys; on a GPU nobody looks. Null for a
- * plan without factors. Since ABI version 4 */
+ * sequence of it has they may be anything. Of 8-bit k a product q * k times its key's factor has to be within fp32, as
+ * it is for factors up to 1e25. S = scale * descale_q * descale_k * (q k^T), and o = descale_v * (softmax(S) v). Of a
+ * quantised cache descale_q is null. They are read when the launch runs. On the CPU a factor that is zero, negative,
+ * NaN or infinite is refused, but for those of a cache's keys; on a GPU nobody looks. Null for a plan without factors.
+ * Since ABI version 4 */
 FC_API fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                        const float* descale_q, const float* descale_k, const float* descale_v,
                                        void* stream);

@@ -34,8 +34,9 @@ class CampaignTest(CliTest):
     def settled(state):
         """Names of its phases that --resume leaves alone. Of a busy machine more is tried again, and the page is made of that."""
         phases = state["phases"]
-        busy = any(c["busy"] for p in phases for c in p["commands"])
-        return [p["name"] for p in phases if not any(c["lacked"] or c["busy"] for c in p["commands"]) and not (busy and p["name"] == "artefacts")]
+        busy = any(c["busy"] or c["out_of_time"] for p in phases for c in p["commands"])
+        open_ = [p["name"] for p in phases if any(c["lacked"] or c["busy"] or c["out_of_time"] for c in p["commands"])]
+        return [p["name"] for p in phases if p["name"] not in open_ and not (busy and p["name"] == "artefacts")]
 
     def page(self):
         with open(os.path.join(self.out, "report.html"), encoding="utf-8") as file:

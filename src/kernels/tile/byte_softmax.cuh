@@ -65,7 +65,7 @@ struct ByteSoftmax : SoftmaxState {
   // A byte of the result has its highest bit set if one of the probabilities there is 448 or NaN: 0x7e and 0x7f are the
   // largest of e4m3, none is negative, and so no byte carries into the next.
   template <class Accumulator, class Scale, int kSteps>
-  FC_DEVICE unsigned exponentiate(const Accumulator& scores, Scale scale_log2, unsigned (&p)[kSteps][4],
+  FC_DEVICE unsigned exponentiate(const Accumulator& scores, Scale scales_log2, unsigned (&p)[kSteps][4],
                                   float (&total)[2]) const {
     static_assert(kElements<Accumulator> == 16 * kSteps);
     const float shifts[2] = {finite_max(max_scaled[0]) - kExponent, finite_max(max_scaled[1]) - kExponent};
@@ -77,11 +77,11 @@ struct ByteSoftmax : SoftmaxState {
       for (int i = 0; i < 4; ++i) {
         // Row i % 2 of the lane, two keys and the two 8 further on.
         const int r = i % 2, at = 16 * n + 8 * (i / 2) + 2 * r;
-        const float scale = scale_of(scale_log2, r);
-        const float a = ptx::ex2(ptx::fma(element(scores, at), scale, -shifts[r]));
-        const float b = ptx::ex2(ptx::fma(element(scores, at + 1), scale, -shifts[r]));
-        const float c = ptx::ex2(ptx::fma(element(scores, at + 4), scale, -shifts[r]));
-        const float d = ptx::ex2(ptx::fma(element(scores, at + 5), scale, -shifts[r]));
+        const float scale_log2 = scale_of(scales_log2, r);
+        const float a = ptx::ex2(ptx::fma(element(scores, at), scale_log2, -shifts[r]));
+        const float b = ptx::ex2(ptx::fma(element(scores, at + 1), scale_log2, -shifts[r]));
+        const float c = ptx::ex2(ptx::fma(element(scores, at + 4), scale_log2, -shifts[r]));
+        const float d = ptx::ex2(ptx::fma(element(scores, at + 5), scale_log2, -shifts[r]));
         total[r] += (a + b) + (c + d);
         p[n][i] = ptx::cvt_e4m3x4(a, b, c, d);
         top |= p[n][i] + 0x02020202u;
