@@ -61,10 +61,11 @@ FC_DEVICE void multiply_eight_rows(float (&first)[2], float (&second)[2], const 
 }
 
 // Sixteen keys against the columns of one ldmatrix_x4: `codes` as of lane_columns_first.
-template <Traits T, int kSteps>
-FC_DEVICE void multiply_sixteen_keys(float (&first)[2], float (&second)[2], const unsigned (&q)[kSteps][2], int at,
+template <Traits T, int kTiles, int kSteps>
+FC_DEVICE void multiply_sixteen_keys(float (&acc_s)[kTiles][2], int n, const unsigned (&q)[kSteps][2], int at,
                                      const unsigned (&codes)[4]) {
   constexpr Element kE = operand_element(T);
+  float(&first)[2] = acc_s[2 * n], (&second)[2] = acc_s[2 * n + 1];
   if constexpr (!has_quantised_cache(T)) {
     const unsigned a[4] = {codes[0], codes[2], codes[1], codes[3]};
     multiply_eight_rows<kE>(first, second, a, q[at][0], q[at][1]);

@@ -89,16 +89,16 @@ FC_DEVICE void multiply_keys(float (&acc_s)[4], const unsigned (&q)[kSteps][4], 
   }
 }
 
-// Sixteen keys against the columns of one ldmatrix_x4: `codes` as of lane_columns_first.
-template <Traits T, int kSteps>
-FC_DEVICE void multiply_sixteen_keys(float (&first)[4], float (&second)[4], const unsigned (&q)[kSteps][4], int at,
+// Sixteen keys, those of tiles 2n and 2n + 1, against the columns of one ldmatrix_x4: `codes` as of lane_columns_first.
+template <Traits T, int kTiles, int kSteps>
+FC_DEVICE void multiply_sixteen_keys(float (&acc_s)[kTiles][4], int n, const unsigned (&q)[kSteps][4], int at,
                                      const unsigned (&codes)[4]) {
   if constexpr (has_quantised_cache(T)) {
-    multiply_keys<T>(first, q, at, codes[0], codes[1]);
-    multiply_keys<T>(second, q, at, codes[2], codes[3]);
+    multiply_keys<T>(acc_s[2 * n], q, at, codes[0], codes[1]);
+    multiply_keys<T>(acc_s[2 * n + 1], q, at, codes[2], codes[3]);
   } else {
-    tile::mma<T.element>(first, q[at], codes[0], codes[1]);
-    tile::mma<T.element>(second, q[at], codes[2], codes[3]);
+    tile::mma<T.element>(acc_s[2 * n], q[at], codes[0], codes[1]);
+    tile::mma<T.element>(acc_s[2 * n + 1], q[at], codes[2], codes[3]);
   }
 }
 

@@ -106,7 +106,7 @@ struct Queries {
       for (int n = 0; n < Context::kKeys / 16; ++n) {
         unsigned codes[4];
         ptx::ldmatrix_x4(codes, context.template fragment<TileK>(lane_k, n, d / kSteps));
-        multiply_sixteen_keys<T>(acc_s[2 * n], acc_s[2 * n + 1], q, at, codes);
+        multiply_sixteen_keys<T>(acc_s, n, q, at, codes);
       }
     }
     if constexpr (scales_q(T) && keys_first(C)) scale_eight_rows(acc_s, factors);
