@@ -328,8 +328,8 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
     Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v, or k and v of a quantised
-    cache, have: "tensor" (the default: one each), "head" ([batch, heads_kv] each), "token" (each row, as of `attention`) or "none". `alibi` says which slopes there are, "head" ([heads]) or "batch"
-    ([batch, heads]), and `sink` whether there are sinks. Of the arrays of score and mask functions the plan keeps shapes and strides;
+    cache, have: "tensor" (the default: one each), "head" ([batch, heads_kv] each), "token" (each row, as of `attention`) or "none". `alibi`
+    says which slopes there are, "head" ([heads]) or "batch" ([batch, heads]), and `sink` whether there are sinks. Of the arrays of score and mask functions the plan keeps shapes and strides;
     `Plan.tensors` are their names, in the order of the addresses that `Plan.launch` takes.
     """
     views = [_arrays.view(q, "q"), *(_arrays.cache_view(x, role, None, kv_dtype) for x, role in ((k, "k"), (v, "v")))]

@@ -18,7 +18,8 @@ except ImportError as error:
 import quantize_reference  # noqa: E402
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-OPTIONS = ({}, {"scaling": "head", "dtype": "e5m2"}, {"scaling": "token", "smooth_k": True, "layout": "bshd"}, {"smooth_k": True, "hadamard": True}, {"v_layout": "dn", "scaling": "head"},
+OPTIONS = ({}, {"scaling": "head", "dtype": "e5m2"}, {"scaling": "token", "smooth_k": True, "layout": "bshd"},
+           {"smooth_k": True, "hadamard": True}, {"v_layout": "dn", "scaling": "head"},
            {"smooth_k": True, "v_layout": "dn", "layout": "bshd"})  # fmt: skip
 
 
