@@ -12,8 +12,11 @@ std::int64_t visible_keys(const ReferenceRow& row) {
   return std::count(row.visible.begin(), row.visible.end(), 1);
 }
 
-// Below this, relative to the row's largest, a kernel that scales P by 2^6 rounds it to 0, all keys alike.
-constexpr double kLostP8 = 0x1p-16;
+// By how much a kernel scales P before it rounds it to e4m3, at least: exponentials are relative to a maximum that may
+// grow by 2^2.75 before one exceeds 448 (tile/byte_softmax.cuh). What is below half the gap of e4m3's subnormals then,
+// relative to the row's largest, becomes 0, all keys alike.
+constexpr double kLeastScaleOfP8 = 0x1p6;
+constexpr double kLostP8 = 0x1p-10 / kLeastScaleOfP8;
 // Hopper's tensor cores add 32 products of 8-bit floats at a time to a sum, each addend cut off 13 bits below the
 // leading bit of the largest (recorded in results/h100/conformance.json, and what the emulator does). Of 33 addends of
 // any sign that is 3.3 * 2^-13 of the largest, rms, which is about three times the rms sum: a step costs 2^-9.7 of
@@ -48,7 +51,7 @@ Fp8Sums errors_of_fp8_sums(double keys) {
 // largest one is 1.
 double error_of_p8(double relative, double of_unit) {
   const Precision e4m3 = precision_of(DType::kE4M3);
-  const double subnormal = e4m3.smallest / (std::sqrt(3.0) * kScaleOfP8);  // uniform within half a gap
+  const double subnormal = e4m3.smallest / (std::sqrt(3.0) * kLeastScaleOfP8);  // uniform within half a gap
   return std::min(relative, std::max(of_unit * e4m3.unit * relative, subnormal));
 }
 

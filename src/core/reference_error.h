@@ -9,7 +9,7 @@ namespace flashcore {
 
 inline constexpr double kUlpF32 = 0x1p-24;
 // P of 8 bits is e4m3, whatever v is, of 2^8 times the probability relative to the row's largest: 256 of the 448 that
-// fit. A kernel that rescales lazily may keep it smaller, within the bound's factor.
+// fit. Of the idealised kernel: the predicted error grants kernels 2^6 (reference_error.cpp).
 inline constexpr double kScaleOfP8 = 0x1p8;
 
 // Of one row's scores in fp64: what its probabilities say of errors that all keys share.

@@ -268,6 +268,11 @@ TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorL
   return map;
 }
 
+TensorMapSpec as_wide_as_swizzle(TensorMapSpec map) {
+  map.swizzle = static_cast<TensorSwizzle>(map.box[0] * static_cast<int>(bytes_of(map.element)));
+  return map;
+}
+
 TensorMapSpec ragged_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, std::int64_t bound,
                             const std::array<int, 4>& box) {
   TensorLayout shifted = layout;
@@ -282,8 +287,8 @@ TensorMapSpec ragged_map_of(std::size_t param_offset, DType dtype, const TensorL
   return map;
 }
 
-PageEndMap page_end_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, int rows) {
-  TensorMapSpec map = tensor_map_of(param_offset, dtype, layout, {64, rows, 1, 1});
+PageEndMap page_end_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, int rows, int columns) {
+  TensorMapSpec map = tensor_map_of(param_offset, dtype, layout, {columns, rows, 1, 1});
   const auto element_bytes = static_cast<std::int64_t>(bytes_of(map.element));
   // The last dimension steps by what divides both: of most layouts a row. Of one page, or one key to a page, any stride
   // is the same.

@@ -144,6 +144,9 @@ struct alignas(64) EncodedMap {
 TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box);
 
+// With the swizzle of its box's width.
+TensorMapSpec as_wide_as_swizzle(TensorMapSpec map);
+
 // The same of a ragged batch's packed tensor, whose sequences have at most `bound` rows each. Row r of a sequence of
 // `length` rows that begins at row `first` of the tensor has the coordinates (row, batch) = (r + bound - length, first
 // + length): the map begins `bound` rows before the tensor, and a step of either is a row. So rows past the sequence's
@@ -159,33 +162,46 @@ struct PageEndMap {
   TensorMapSpec map;
   int steps_per_page, steps_per_key;
 };
-PageEndMap page_end_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, int rows);
+PageEndMap page_end_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, int rows,
+                           int columns = 64);
 
 // The parameters of forward_paged in a family that loads boxes by TMA (tile/page_boxes.h), and the maps of its pools:
-// `params` has those of k and v among its members, and blocks have `block_n` keys.
+// `params` has those of k and v among its members, blocks have `block_n` keys, and boxes so many columns of each, which
+// are as wide as the swizzle.
+struct BoxColumns {
+  int k = 64, v = 64;
+};
 template <class Params>
 void set_pool_params(Step& step, const Params& params, int block_n, const Problem& problem,
-                     const ProblemLayouts& layouts) {
+                     const ProblemLayouts& layouts, BoxColumns columns = {}) {
   using Pool = tile::Pool<Params, EncodedMap>;
   const int rows = static_cast<int>(std::gcd(problem.page_size, std::int64_t{block_n}));
-  const PageEndMap end = page_end_map_of(offsetof(Pool, v_end), problem.dtype, layouts.v, rows);
+  const PageEndMap end = page_end_map_of(offsetof(Pool, v_end), problem.dtype, layouts.v, rows, columns.v);
   const tile::PageBoxes boxes = {rows, block_n / rows, end.steps_per_page, end.steps_per_key,
                                  tile::FastDivide::by(static_cast<int>(problem.page_size))};
   set_params_of(step, Pool{params, {}, boxes}, problem, layouts);
   // A pool without pages may have no memory to point at, and no page of it is loaded.
   const bool no_pages = layouts.pages == 0;
-  const auto map_of = [&](std::size_t offset, TensorLayout pool) {
+  const auto map_of = [&](std::size_t offset, TensorLayout pool, int width) {
     pool.batch = std::max<std::int64_t>(pool.batch, 1);
-    return tensor_map_of(offset, problem.dtype, pool, {64, rows, 1, 1});
+    return as_wide_as_swizzle(tensor_map_of(offset, problem.dtype, pool, {width, rows, 1, 1}));
   };
-  step.add_map(map_of(offsetof(Params, k), layouts.k), no_pages ? Operand::kQ : Operand::kK);
-  for (const TensorMapSpec& map : {map_of(offsetof(Params, v), layouts.v), end.map})
+  step.add_map(map_of(offsetof(Params, k), layouts.k, columns.k), no_pages ? Operand::kQ : Operand::kK);
+  for (const TensorMapSpec& map :
+       {map_of(offsetof(Params, v), layouts.v, columns.v), as_wide_as_swizzle(end.map)})
     step.add_map(map, no_pages ? Operand::kQ : Operand::kV);
 }
 
 // Tiles of that many query rows, of all sequences and query heads.
 inline std::int64_t tiles_of_rows(const Problem& problem, int rows) {
   return (problem.seqlen_q + rows - 1) / rows * problem.heads_q * problem.batch;
+}
+
+// No more tiles of `rows` query rows than these, whatever the lengths are.
+inline std::int64_t most_ragged_tiles(const Problem& problem, std::int64_t total_q, int rows) {
+  if (total_q == 0) return 0;
+  const std::int64_t of_bounds = (problem.seqlen_q + rows - 1) / rows * problem.batch;
+  return std::min(of_bounds, total_q / rows + problem.batch) * problem.heads_q;
 }
 
 // Why a device has no tensor cores as of Ampere, or they have no path for the problem's types; none if they have.

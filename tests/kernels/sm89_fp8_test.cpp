@@ -17,7 +17,7 @@ constexpr const char* kAdaTwo =
     "sm89_fp8_fwd:block_m=64,block_n=32,num_warps=2,num_stages=3,q_in_registers=0,promote_keys=32,p_exponent=8,"
     "persistent=1,ctas_per_sm=1";
 constexpr const char* kAdaWide =
-    "sm89_fp8_fwd:block_m=16,block_n=32,num_warps=1,num_stages=4,q_in_registers=0,promote_keys=32,p_exponent=4,"
+    "sm89_fp8_fwd:block_m=16,block_n=32,num_warps=1,num_stages=4,q_in_registers=0,promote_keys=32,p_exponent=8,"
     "persistent=0,ctas_per_sm=1";
 constexpr const char* kAdaNever =
     "sm89_fp8_fwd:block_m=32,block_n=32,num_warps=2,num_stages=2,q_in_registers=1,promote_keys=0,p_exponent=6,"

@@ -22,7 +22,7 @@ constexpr const char* kFp8ScoresFirst =
     "pv_columns=64,p_exponent=8,scheduler=1";
 constexpr const char* kFp8ValuesFirst =
     "sm90_fp8_fwd:num_consumers=2,block_n=96,num_stages=2,v_stages=2,q_stages=1,ping_pong=0,overlap=2,promote_every=1,"
-    "pv_columns=64,p_exponent=4,scheduler=0";
+    "pv_columns=64,p_exponent=8,scheduler=0";
 constexpr const char* kFp8Blocks =
     "sm90_fp8_fwd:num_consumers=2,block_n=32,num_stages=2,v_stages=2,q_stages=1,ping_pong=1,overlap=1,promote_every=2,"
     "pv_columns=64,p_exponent=6,scheduler=1";
@@ -38,7 +38,7 @@ constexpr const char* kFp8Shared =
 // Sums that take the registers of the scores of wide blocks; V waits in two parts, in one slot or in two.
 constexpr const char* kFp8WideBlocks =
     "sm90_fp8_fwd:num_consumers=2,block_n=128,num_stages=2,v_stages=2,q_stages=1,ping_pong=0,overlap=0,promote_every=1,"
-    "pv_columns=128,p_exponent=5,scheduler=2";
+    "pv_columns=128,p_exponent=6,scheduler=2";
 constexpr const char* kFp8WideBlocksOfOneSlot =
     "sm90_fp8_fwd:num_consumers=2,block_n=96,num_stages=2,v_stages=1,q_stages=1,ping_pong=1,overlap=0,promote_every=1,"
     "pv_columns=96,p_exponent=6,scheduler=1";

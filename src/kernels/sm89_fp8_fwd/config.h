@@ -25,7 +25,7 @@ struct Config {
     visit("num_stages", &Config::num_stages, 2, 3, 4);
     visit("q_in_registers", &Config::q_in_registers, 0, 1);
     visit("promote_keys", &Config::promote_keys, 0, 32, 64, 128);
-    visit("p_exponent", &Config::p_exponent, 4, 6, 8);
+    visit("p_exponent", &Config::p_exponent, 6, 8);
     visit("persistent", &Config::persistent, 0, 1);
     visit("ctas_per_sm", &Config::ctas_per_sm, 1, 2, 3, 4);
   }

@@ -2,6 +2,7 @@
 // Tunables of sm90_fp8_fwd, and every constraint on them, stated once: host and kernel both read this file.
 
 #include "kernels/tile/byte_layout.h"
+#include "kernels/tile/ragged_tiles.h"
 #include "kernels/tile/shared_layout.h"
 #include "kernels/tile/tile_order.h"
 #include "kernels/tile/traits.h"
@@ -41,7 +42,7 @@ struct Config {
     visit("overlap", &Config::overlap, Overlap::kNone, Overlap::kScoresFirst, Overlap::kValuesFirst);
     visit("promote_every", &Config::promote_every, 0, 1, 2, 4, 8);
     visit("pv_columns", &Config::pv_columns, 64, 96, 128, 256);
-    visit("p_exponent", &Config::p_exponent, 4, 5, 6, 8);
+    visit("p_exponent", &Config::p_exponent, 6, 8);
     visit("scheduler", &Config::scheduler, Scheduler::kOneTile, Scheduler::kFixedStride, Scheduler::kCounter);
   }
 };
@@ -85,17 +86,21 @@ constexpr int vt_tile_bytes(const Config& c, const Traits& t) {
 }
 
 constexpr int kTransposers = 3;  // warps that transpose V; the fourth of their warpgroup loads
-constexpr int kTileSlots = 2;    // tile numbers on their way from the producer to the others
-constexpr int barrier_bytes(const Config& c) {
-  return 8 * (2 * c.num_consumers * c.q_stages + 4 * c.num_stages + 2 * v_slots(c) + 2 * kTileSlots) + 8 * kTileSlots;
+constexpr int kTileSlots = 2;  // tile numbers on their way from the producer to the others; of ragged batches tiles
+constexpr int tile_slot_bytes(const Traits& t) { return t.ragged ? tile::kRaggedSlotBytes : 8; }
+constexpr int ragged_table_bytes(const Traits& t) { return t.ragged ? tile::kRaggedTableBytes : 0; }
+constexpr int barrier_bytes(const Config& c, const Traits& t) {
+  return 8 * (2 * c.num_consumers * c.q_stages + 4 * c.num_stages + 2 * v_slots(c) + 2 * kTileSlots) +
+         tile_slot_bytes(t) * kTileSlots;
 }
-constexpr int padding_bytes(const Config& c, const Traits& t) {
-  const int bytes = barrier_bytes(c) + (takes_transposed_v(c) ? v_slots(c) * v_part_bytes(c, t) : 0);
-  return tile::round_up(bytes, 1024) - bytes;
+// The table of a ragged batch's tiles, and what fills up.
+constexpr int tail_bytes(const Config& c, const Traits& t) {
+  const int others = barrier_bytes(c, t) + (takes_transposed_v(c) ? v_slots(c) * v_part_bytes(c, t) : 0);
+  return tile::round_up(others + ragged_table_bytes(t), 1024) - others;
 }
 constexpr int smem_bytes(const Config& c, const Traits& t) {
   return c.q_stages * c.num_consumers * qo_slab_bytes(t) + c.num_stages * (k_tile_bytes(c, t) + vt_tile_bytes(c, t)) +
-         v_slots(c) * v_part_bytes(c, t) + barrier_bytes(c) + padding_bytes(c, t);
+         v_slots(c) * v_part_bytes(c, t) + barrier_bytes(c, t) + tail_bytes(c, t);
 }
 
 // setmaxnreg: the producer gives registers up, the consumers take them. The sum over warpgroups must not exceed what

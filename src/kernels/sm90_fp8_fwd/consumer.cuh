@@ -14,12 +14,24 @@
 #include "kernels/tile/even_keys_first.cuh"
 #include "kernels/tile/producer.cuh"
 #include "kernels/tile/row_factors.cuh"
+#include "kernels/tile/score.cuh"
 #include "kernels/tile/timeline.cuh"
 
 namespace flashcore::sm90_fp8_fwd {
 
+// A base that keeps what functions of scores take scores by. One more member changes what ptxas makes of kernels without.
+template <bool kHas, class Scale>
+struct FactorOfScores {};
+template <class Scale>
+struct FactorOfScores<true, Scale> {
+  Scale factor_of_scores;
+};
+
 template <Traits T, Config C>
-struct Consumer : tile::Marks {
+struct Consumer : tile::Marks,
+                  tile::SlopeOfTile<has_score(T)>,
+                  tile::WholeKeys<T.ragged>,
+                  FactorOfScores<transforms_scores(T), typename tile::ScoreScale<T.token_factors>::Type> {
   using Activity = tile::Activity;
   static constexpr int kBlockN = C.block_n;
   static constexpr int kDimV = padded_dim(T.head_dim_v);
@@ -58,7 +70,7 @@ struct Consumer : tile::Marks {
   int part_blocks = 0;
 
   int first_row;                                                // of the tile at hand, that is this consumer's
-  typename tile::ScoreScale<T.token_factors>::Type scale_log2;  // of its scores
+  typename tile::ScoreScale<T.token_factors>::Type scale_log2;  // of its scores, or of what functions leave
   tile::RowFactors key_factors;                                 // with token_factors
 
   FC_DEVICE Consumer(const Context<T, C>& owner, int i)
@@ -183,20 +195,51 @@ struct Consumer : tile::Marks {
   }
 
   // --- a block ------------------------------------------------------------------------------------------------------
-  FC_DEVICE void mask_where_cut(int block, float (&scores)[kScores]) {
+  // From what was multiplied to what the softmax takes.
+  FC_DEVICE void finish_scores(int block, float (&scores)[kScores]) {
     mark(Activity::kMask, block);
     if constexpr (T.token_factors) multiply_by_keys(block, scores);
-    const tile::Cut cut = context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
-    if (cut.any()) {
-      if constexpr (takes_transposed_v(C)) {
-        tile::mask_even_keys_first(context.mask(), scores, cut, block * kBlockN + 4 * (lane() % 4),
-                                   {row(first_row, 0), row(first_row, 1)});
-      } else {
-        context.mask().apply(scores, cut, block * kBlockN + tile::column_of_lane(lane()),
-                             {row(first_row, 0), row(first_row, 1)});
-      }
+    if constexpr (transforms_scores(T)) transform_scores(block, scores);
+    if (const tile::Cut cut = cut_of(block); cut.any()) mask_scores(block, cut, scores);
+  }
+  FC_DEVICE tile::Cut cut_of(int block) const {
+    if constexpr (T.ragged) {
+      return {(block + 1) * kBlockN > this->whole_end, T.bounded_left && block * kBlockN < this->whole_begin};
+    } else {
+      return context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
     }
   }
+  FC_DEVICE void mask_scores(int block, tile::Cut cut, float (&scores)[kScores]) {
+    if constexpr (T.ragged) {
+      const tile::SlotRows at = own_rows();
+      tile::Mask<T, ForwardParams>{at.own}.apply(scores, cut, block * kBlockN + tile::column_of_lane(lane()),
+                                                 {row(at.first_row, 0), row(at.first_row, 1)});
+    } else if constexpr (takes_transposed_v(C)) {
+      tile::mask_even_keys_first(context.mask(), scores, cut, block * kBlockN + 4 * (lane() % 4),
+                                 {row(first_row, 0), row(first_row, 1)});
+    } else {
+      context.mask().apply(scores, cut, block * kBlockN + tile::column_of_lane(lane()),
+                           {row(first_row, 0), row(first_row, 1)});
+    }
+  }
+  FC_DEVICE void transform_scores(int block, float (&scores)[kScores]) {
+    tile::scale_rows(scores, {tile::scale_of(this->factor_of_scores, 0), tile::scale_of(this->factor_of_scores, 1)});
+    const int first_key = block * kBlockN + tile::column_of_lane(lane());
+    if constexpr (T.ragged) {
+      const tile::SlotRows at = own_rows();
+      const tile::Score<T, ForwardParams, true> score = {at.own, context.score_params};  // TMA brings whole boxes
+      score.apply(scores, this->slope,
+                  score.template side<kBlockN>(block, at.first_row, at.first_row + kRowsPerConsumer - 1), first_key,
+                  {row(at.first_row, 0), row(at.first_row, 1)});
+    } else {
+      const tile::Score<T> score = context.score();
+      score.apply(scores, this->slope,
+                  score.template side<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1), first_key,
+                  {row(first_row, 0), row(first_row, 1)});
+    }
+  }
+  // Of a ragged batch: read again rather than kept.
+  FC_DEVICE tile::SlotRows own_rows() const { return context.rows_in(ring_tile.stage(), index * kRowsPerConsumer); }
   FC_DEVICE void multiply_by_keys(int block, float (&scores)[kScores]) const {
     if constexpr (takes_transposed_v(C))
       tile::multiply_by_keys<tile::EvenKeys, kBlockN>(scores, key_factors, block, 4 * (lane() % 4));
@@ -232,7 +275,7 @@ struct Consumer : tile::Marks {
     end_issue();
     wait_for<0>(scores);
     release_k();
-    mask_where_cut(block, scores);
+    finish_scores(block, scores);
     mark(Activity::kSoftmax, block);
     softmax.start(ordered(scores), scale_log2, p);
   }
@@ -258,7 +301,7 @@ struct Consumer : tile::Marks {
     end_issue();
     wait_for<0>(scores);
     release_k();
-    mask_where_cut(block, scores);
+    finish_scores(block, scores);
     update_softmax(scores);
   }
   FC_DEVICE void next_block_overlapped(int block) {
@@ -307,7 +350,7 @@ struct Consumer : tile::Marks {
       end_issue();
       wait_for<kChunks>(scores);
       release_k();
-      mask_where_cut(block, scores);
+      finish_scores(block, scores);
       take_values(Pending<0>{});
     } else {
       acquire_v();
@@ -322,7 +365,7 @@ struct Consumer : tile::Marks {
       mark(Activity::kQk, block);
       wait_for<0>(scores);
       release_k();
-      mask_where_cut(block, scores);
+      finish_scores(block, scores);
     }
     update_softmax(scores);
   }
@@ -333,20 +376,41 @@ struct Consumer : tile::Marks {
 
   // --- a tile -------------------------------------------------------------------------------------------------------
   FC_DEVICE tile::BlockShare begin_tile(int number) {
-    const Tile tile = context.tile_at(number);
-    first_row = tile.first_row + index * kRowsPerConsumer;
-    const Fp8ForwardParams& factors = context.params.fp8;
-    if constexpr (T.token_factors) {
-      scale_log2 = tile::RowFactors::of(factors.descale_q, tile.batch, tile.head_q, context.problem.seqlen_q)
-                       .scales(context.problem.scale_log2, {row(first_row, 0), row(first_row, 1)});
-      key_factors = tile::RowFactors::of(factors.descale_k, tile.batch, tile.head_kv, context.problem.seqlen_kv);
+    if constexpr (T.ragged) {
+      const tile::SlotRows at = own_rows();
+      const tile::Mask<T, ForwardParams> mask = {at.own};
+      this->whole_end = mask.end_of(at.first_row);
+      this->whole_begin = mask.begin_of(at.first_row + kRowsPerConsumer - 1);
+      set_scales(at.tile.batch, at.tile.head_q, at.tile.head_q / (context.problem.heads_q / context.problem.heads_kv));
+      const int last_row = min_int(at.first_row + kRowsPerConsumer, at.tile.len_q) - 1;
+      return tile::share_of_blocks<T.bounded_left, 1>(at.tile.blocks,
+                                                      mask.template blocks<kBlockN>(at.first_row, last_row), 0);
     } else {
-      scale_log2 = context.problem.scale_log2 * (tile::descale(factors.descale_q, tile.batch, tile.head_kv) *
-                                                 tile::descale(factors.descale_k, tile.batch, tile.head_kv));
+      const tile::Tile tile = context.tile_at(number);
+      first_row = tile.first_row + index * kRowsPerConsumer;
+      set_scales(tile.batch, tile.head_q, tile.head_kv);
+      const int last_row = min_int(first_row + kRowsPerConsumer, context.problem.seqlen_q) - 1;
+      return tile::share_of_blocks<T.bounded_left, 1>(tile.blocks,
+                                                      context.mask().template blocks<kBlockN>(first_row, last_row), 0);
     }
-    const int last_row = min_int(first_row + kRowsPerConsumer, context.problem.seqlen_q) - 1;
-    return tile::share_of_blocks<T.bounded_left, 1>(tile.blocks,
-                                                    context.mask().template blocks<kBlockN>(first_row, last_row), 0);
+  }
+  // By the factors of q and k; and ALiBi's slope.
+  FC_DEVICE void set_scales(int batch, int head_q, int head_kv) {
+    const Fp8ForwardParams& factors = context.params.fp8;
+    const float scale = context.problem.scale_log2;
+    if constexpr (has_score(T)) this->slope = context.score().slope(batch, head_q);
+    if constexpr (T.token_factors) {
+      const auto of_rows = tile::RowFactors::of(factors.descale_q, batch, head_q, context.problem.seqlen_q);
+      const int rows[2] = {row(first_row, 0), row(first_row, 1)};
+      if constexpr (transforms_scores(T)) this->factor_of_scores = of_rows.scales(1.0f, rows), scale_log2 = {{scale, scale}};
+      else scale_log2 = of_rows.scales(scale, rows);
+      key_factors = tile::RowFactors::of(factors.descale_k, batch, head_kv, context.problem.seqlen_kv);
+    } else {
+      const float factor =
+          tile::descale(factors.descale_q, batch, head_kv) * tile::descale(factors.descale_k, batch, head_kv);
+      if constexpr (transforms_scores(T)) this->factor_of_scores = factor, scale_log2 = scale;
+      else scale_log2 = scale * factor;
+    }
   }
 
   // A warp's rows of Q's slab go back once its O has left them. With two slabs the next tile is begun first: waiting
@@ -380,25 +444,56 @@ struct Consumer : tile::Marks {
     release_last_slab();
   }
 
+  // What a tile's O leaves with.
+  struct Place {
+    int first_row, head, batch;  // of the consumer's; of a ragged batch as in the tensor map
+    float descale_v;
+  };
+  FC_DEVICE float descale_v(int batch, int head_kv) const {
+    return tile::descale(context.params.fp8.descale_v, batch, head_kv);
+  }
+  FC_DEVICE Place place_of_rows(int number) const {
+    if constexpr (T.ragged) {
+      const tile::SlotTile tile = context.tile_in(ring_tile.stage());
+      const int head_kv = tile.head_q / (context.problem.heads_q / context.problem.heads_kv);
+      return {tile.first_row + index * kRowsPerConsumer + context.problem.seqlen_q - tile.len_q, tile.head_q,
+              tile.first_q + tile.len_q, descale_v(tile.batch, head_kv)};
+    } else {
+      const tile::Tile tile = context.tile_at(ptx::opaque(number));  // found again rather than kept through the main loop
+      return {first_row, tile.head_q, tile.batch, descale_v(tile.batch, tile.head_kv)};
+    }
+  }
+  FC_DEVICE float finish_row(int r, float sink_log2, float& lse) const {
+    if constexpr (T.sink) return softmax.finish_with_sink(r, lse, sink_log2);
+    else return softmax.finish(r, lse);
+  }
+
   // O through the consumer's own Q rows, which nobody reads any more, and out by TMA, each warp's rows by themselves.
   // The log-sum-exp after O, which whoever waits for the kernel waits for longer.
   FC_DEVICE void store(int number) {
     mark(Activity::kEpilogue);
-    const Tile tile = context.tile_at(ptx::opaque(number));  // found again rather than kept through the main loop
-    const float descale_v = tile::descale(context.params.fp8.descale_v, tile.batch, tile.head_kv);
-    float scale[2], lse[2];
+    const Place place = place_of_rows(number);
+    context.release_tile(ring_tile);
+    float scale[2], lse[2], sink_log2 = 0.0f;
+    if constexpr (T.sink) sink_log2 = context.score().sink_log2(place.head);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) scale[r] = softmax.finish(r, lse[r]) * descale_v;
+    for (int r = 0; r < 2; ++r) scale[r] = finish_row(r, sink_log2, lse[r]) * place.descale_v;
     const int rows = kRowsPerStore * warp();
+    // Boxes of a ragged batch have a row of the tensor, as those that are loaded (loader.cuh).
+    const bool exists = !T.ragged || place.first_row + rows < context.problem.seqlen_q;
     tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
-        acc_o, scale, context.qo(ring_q.stage(), index) + rows * 128, context.params.o, first_row + rows, tile.head_q,
-        tile.batch);
-    tile::store_lse(context.problem, tile.batch, tile.head_q, {row(first_row, 0), row(first_row, 1)}, lane(), lse);
+        acc_o, scale, context.qo(ring_q.stage(), index) + rows * 128, context.params.o, place.first_row + rows,
+        place.head, place.batch, exists);
+    const int own_rows[2] = {row(place.first_row, 0), row(place.first_row, 1)};
+    if constexpr (T.ragged)
+      tile::store_ragged_lse(context.problem, context.ragged_params->total_q, place.batch, place.head, own_rows, lane(),
+                             lse);
+    else tile::store_lse(context.problem, place.batch, place.head, own_rows, lane(), lse);
   }
 
   FC_DEVICE int next_number() {
     mark(Activity::kWaitTile);
-    return tile::take_tile_number(context, ring_tile);
+    return context.next_tile(ring_tile);
   }
   FC_DEVICE void run() {
     begin_role(tile::Role::kConsumer);
@@ -409,7 +504,8 @@ struct Consumer : tile::Marks {
       if constexpr (kBounded) tile::skip_blocks(*this, work.skipped);
       mark(Activity::kWaitQ);
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), index), ring_q.parity());
-      if (!kBounded || work.has_keys()) attend(work);  // without a mask every row sees keys
+      // Without a mask every row sees keys, but those of a sequence that has none.
+      if ((!kBounded && !T.ragged) || work.has_keys()) attend(work);
       else init_empty_row();
       if constexpr (T.bounded_left) tile::skip_blocks(*this, work.skipped_after);
       store(number);

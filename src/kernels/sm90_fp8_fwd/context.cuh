@@ -7,16 +7,19 @@
 #include "kernels/ptx/tma.cuh"
 #include "kernels/sm90_fp8_fwd/config.h"
 #include "kernels/sm90_fp8_fwd/params.h"
+#include "kernels/tile/batch_tiles.cuh"
 #include "kernels/tile/byte_tile.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/pipeline.cuh"
 #include "kernels/tile/scheduler.cuh"
+#include "kernels/tile/score.cuh"
 
 namespace flashcore::sm90_fp8_fwd {
 
 using tile::Barrier;
 using tile::min_int;
 using tile::Ring;
+using tile::TileOf;
 
 template <Traits T, Config C>
 struct SharedStorage {
@@ -29,8 +32,8 @@ struct SharedStorage {
   Barrier vt_full[C.num_stages], vt_empty[C.num_stages];
   Barrier v_full[v_slots(C)], v_empty[v_slots(C)];
   Barrier tile_full[kTileSlots], tile_empty[kTileSlots];
-  int tile_number[kTileSlots][2];
-  unsigned char padding[padding_bytes(C, T)];
+  int tile_number[kTileSlots][tile_slot_bytes(T) / 4];
+  unsigned char tail[tail_bytes(C, T)];
 };
 
 template <Traits T, Config C>
@@ -42,13 +45,12 @@ using TileV = tile::ByteTile<C.block_n, width_of(T.head_dim_v), width_of(T.head_
 template <Traits T, Config C>
 using TileVt = tile::ByteTile<padded_dim(T.head_dim_v), C.block_n, width_of_keys(C.block_n)>;
 
-// Where a tile lies and which keys it needs.
-struct Tile : tile::TileIndex {
-  tile::BlockRange blocks;  // of block_n keys that some row of the tile sees
-};
+// All parameters of `forward_fp8_paged`.
+using PagedKernelParams = Paged<PoolParams<ptx::TensorMap>>;
 
 template <Traits T, Config C>
-struct Context {
+struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
+                 tile::RaggedContext<Context<T, C>, T, block_m(C), block_m(C), C.block_n, kTileSlots> {
   using Storage = SharedStorage<T, C>;
   static_assert(sizeof(Storage) == smem_bytes(C, T));
 
@@ -56,7 +58,16 @@ struct Context {
   const ForwardParams& problem;
   const ptx::SharedAddress shared = ptx::dynamic_shared();
 
-  FC_DEVICE explicit Context(const Params<ptx::TensorMap>& p) : params(p), problem(p.fp8.problem) {}
+  const ScoreParams* const score_params;
+  const RaggedParams* const ragged_params;
+
+  FC_DEVICE Context(const Params<ptx::TensorMap>& p, const ScoreParams* score, const RaggedParams* ragged,
+                    const PagedKernelParams* paged)
+      : tile::KernelPool<T.paged, PagedKernelParams>(paged),
+        params(p),
+        problem(p.fp8.problem),
+        score_params(score),
+        ragged_params(ragged) {}
 
   FC_SHARED_ADDRESS_2D(qo)
   FC_SHARED_ADDRESS_2D(q_full)
@@ -74,10 +85,17 @@ struct Context {
   FC_SHARED_ADDRESS(tile_empty)
   FC_SHARED_ADDRESS(tile_number)
 
+  // --- what RaggedContext asks for ------------------------------------------------------------------------------------
+  FC_DEVICE const ForwardParams& forward_params() const { return problem; }
+  FC_DEVICE ptx::SharedAddress ragged_table() const { return shared + FC_OFFSET_OF(Storage, tail); }
+  FC_DEVICE static int rank() { return 0; }
+
   FC_DEVICE tile::Mask<T, ForwardParams> mask() const { return {problem}; }
 
-  FC_DEVICE Tile tile_at(int number) const {
-    Tile tile = {tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, problem, number, block_m(C)),
+  FC_DEVICE tile::Score<T> score() const { return {problem, score_params}; }
+
+  FC_DEVICE tile::Tile tile_at(int number) const {
+    tile::Tile tile = {tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, problem, number, block_m(C)),
                  {}};
     tile.blocks =
         mask().template blocks<C.block_n>(tile.first_row, min_int(tile.first_row + block_m(C), problem.seqlen_q) - 1);

@@ -29,9 +29,8 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_hopper(limits)) return reason;
-    if (auto reason = why_no_scores(problem)) return reason;
-    if (auto reason = why_not_paged(problem)) return reason;
-    if (auto reason = why_not_ragged(problem)) return reason;
+    if (problem.has_transposed_v() && problem.has_score())
+      return "v_layout dn with a softcap, ALiBi or a sink: no kernel of this family has both";
     if (problem.dtype != DType::kE4M3) return "e4m3 only";
     if (problem.output_dtype() != DType::kF16 && problem.output_dtype() != DType::kBF16)
       return fmt::format("o in fp16 or bf16 only, not {}", to_string(problem.output_dtype()));
@@ -40,7 +39,12 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
         return fmt::format(
             "head dims that are multiples of 16 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
     }
-    if (problem.seqlen_q == 0 || problem.seqlen_kv == 0) return "a tensor map cannot describe an empty tensor";
+    if (problem.seqlen_q == 0 || (!problem.ragged() && problem.seqlen_kv == 0))
+      return "a tensor map cannot describe an empty tensor";
+    // A box of TMA begins at a multiple of 128 bytes.
+    if (problem.paged() && problem.page_size % 2 != 0 && std::min(problem.head_dim, problem.head_dim_v) <= 64)
+      return "pages of an odd number of keys with head dims up to 64: a key is 64 bytes in shared memory then, half of "
+             "what a box of TMA begins at a multiple of";
     if (auto reason = why_indices_overflow(problem)) return reason;
     if (!first_valid(problem, limits))
       return fmt::format("no config fits head dims {} and {}: sums of P·V of {} columns are not of 64, 96, 128 or 256",
@@ -74,14 +78,28 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     Fp8Params params{};
     params.fp8 = make_fp8_params(problem, layouts);
     const std::int64_t sms = std::max(limits.multiprocessors, 1);
-    params.order = tile_order_of(problem, block_m(config), sms);
+    // Of a ragged batch the device counts and orders the tiles (tile/ragged_tiles.cuh).
+    if (!problem.ragged()) params.order = tile_order_of(problem, block_m(config), sms);
+    const std::int64_t tiles = problem.ragged() ? most_ragged_tiles(problem, layouts.total_q, block_m(config))
+                                                : params.order.tile_count;
     Step step = step_of(config, problem);
-    step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, params.order.tile_count, sms));
-    if (problem.has_transposed_v()) step.set_params(TransposedFp8Params{params, {}});
-    else step.set_params(params);
-    relocate_fp8(step, offsetof(Fp8Params, fp8), problem);
+    step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, tiles, sms));
     const int head_dim = static_cast<int>(problem.head_dim), head_dim_v = static_cast<int>(problem.head_dim_v);
-    step.add_map(byte_map(offsetof(Fp8Params, q), layouts.q, kWidthQ, kRowsPerConsumer), Operand::kQ);
+    const BoxColumns columns = {width_of(head_dim), width_of(head_dim_v)};
+    if (problem.has_transposed_v()) step.set_params(TransposedFp8Params{params, {}});
+    else if (problem.paged()) set_pool_params(step, params, config.block_n, problem, layouts, columns);
+    else set_params_of(step, params, problem, layouts);
+    relocate_fp8(step, offsetof(Fp8Params, fp8), problem);
+    // Where no sequence has keys there may be no memory to point at, and nothing is loaded.
+    const bool no_keys = problem.ragged() && layouts.total_kv == 0;
+    const auto add_map = [&](std::size_t offset, const TensorLayout& layout, std::int64_t bound, int width, int rows,
+                             Operand operand) {
+      step.add_map(problem.ragged() ? as_wide_as_swizzle(ragged_map_of(offset, DType::kE4M3, layout, bound,
+                                                                       {width, rows, 1, 1}))
+                                    : byte_map(offset, layout, width, rows),
+                   operand);
+    };
+    add_map(offsetof(Fp8Params, q), layouts.q, problem.seqlen_q, kWidthQ, kRowsPerConsumer, Operand::kQ);
     if (problem.has_transposed_v()) {
       static_assert(offsetof(TransposedFp8Params, plain) == 0);
       const TensorMapSpec even = every_second_row(offsetof(Fp8Params, k), layouts.k, config.block_n, 0),
@@ -90,11 +108,16 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
       step.add_map(odd, Operand::kK);
       step.add_map(byte_map(offsetof(Fp8Params, v), layouts.v, width_of_keys(config.block_n), padded_dim(head_dim_v)),
                    Operand::kV);
-    } else {
-      step.add_map(byte_map(offsetof(Fp8Params, k), layouts.k, width_of(head_dim), config.block_n), Operand::kK);
-      step.add_map(byte_map(offsetof(Fp8Params, v), layouts.v, width_of(head_dim_v), config.block_n), Operand::kV);
+    } else if (!problem.paged()) {
+      add_map(offsetof(Fp8Params, k), layouts.k, problem.seqlen_kv, columns.k, config.block_n,
+              no_keys ? Operand::kQ : Operand::kK);
+      add_map(offsetof(Fp8Params, v), layouts.v, problem.seqlen_kv, columns.v, config.block_n,
+              no_keys ? Operand::kQ : Operand::kV);
     }
-    step.add_map(tensor_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o, {64, kRowsPerStore, 1, 1}),
+    const std::array<int, 4> box_o = {64, kRowsPerStore, 1, 1};
+    step.add_map(problem.ragged() ? ragged_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o,
+                                                  problem.seqlen_q, box_o)
+                                  : tensor_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o, box_o),
                  Operand::kO);
     Program program = one_step(std::move(step));
     add_tile_counter(program, config.scheduler, offsetof(Fp8Params, tile_counter));
@@ -103,9 +126,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
 
  private:
   static TensorMapSpec byte_map(std::size_t offset, const TensorLayout& layout, int width, int rows) {
-    TensorMapSpec map = tensor_map_of(offset, DType::kE4M3, layout, {width, rows, 1, 1});
-    map.swizzle = static_cast<TensorSwizzle>(width);
-    return map;
+    return as_wide_as_swizzle(tensor_map_of(offset, DType::kE4M3, layout, {width, rows, 1, 1}));
   }
 
   // Of K, the even rows or the odd ones. No map is empty: of a single row the odd ones are that again, which no query

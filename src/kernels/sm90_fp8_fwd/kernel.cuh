@@ -11,6 +11,7 @@
 #include "kernels/sm90_fp8_fwd/config.h"
 #include "kernels/sm90_fp8_fwd/consumer.cuh"
 #include "kernels/sm90_fp8_fwd/loader.cuh"
+#include "kernels/sm90_fp8_fwd/paged_loader.cuh"
 #include "kernels/sm90_fp8_fwd/params.h"
 #include "kernels/sm90_fp8_fwd/transposer.cuh"
 
@@ -40,24 +41,32 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
 
 // `k_odd`: of V that lies transposed.
 template <Traits T, Config C>
-FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ptx::TensorMap* k_odd) {
-  const Context<T, C> context(params);
+FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ptx::TensorMap* k_odd,
+                      const ScoreParams* score = nullptr, const RaggedParams* ragged = nullptr,
+                      const PagedKernelParams* paged = nullptr) {
+  const Context<T, C> context(params, score, ragged, paged);
   const int warp = ptx::shfl_idx(ptx::tid_x() / 32, 0);
-  if (ptx::tid_x() == 0) init_barriers(context);
+  // Of a ragged batch by a thread with less to do: the first ones read the boundaries.
+  if (ptx::tid_x() == (T.ragged ? threads_per_block(C) - 32 : 0)) init_barriers(context);
   if (ptx::tid_x() == 32) {
     ptx::prefetch_tensormap(params.q);
     ptx::prefetch_tensormap(params.k);
     ptx::prefetch_tensormap(params.v);
     if constexpr (takes_transposed_v(C)) ptx::prefetch_tensormap(*k_odd);
   }
+  if constexpr (T.ragged) context.ragged_tiles().make(ptx::nctaid_x());
   ptx::bar_sync();
+  if constexpr (T.ragged) context.ragged_tiles().write_bad(threads_per_block(C));
   if (warp < 4) {
     ptx::setmaxnreg_dec<producer_registers(C)>();
     if (warp >= 4 - kTransposers) {
       if constexpr (!takes_transposed_v(C)) Transposer<T, C>{context, warp - (4 - kTransposers)}.run();
+    } else if constexpr (T.paged) {
+      tile::produce_tiles<C.scheduler, C.num_consumers, kTileSlots, true, true>(
+          context, params, PagedLoader<T, C>{{context}}, ptx::ctaid_x(), ptx::nctaid_x());
     } else if (ptx::tid_x() == 0) {
-      tile::produce_tiles<C.scheduler, C.num_consumers, kTileSlots>(context, params, Loader<T, C>{context, k_odd},
-                                                                    ptx::ctaid_x(), ptx::nctaid_x());
+      tile::produce_tiles<C.scheduler, C.num_consumers, kTileSlots, T.ragged>(
+          context, params, Loader<T, C>{context, k_odd}, ptx::ctaid_x(), ptx::nctaid_x());
     }
   } else {
     ptx::setmaxnreg_inc<consumer_registers(C)>();
@@ -75,6 +84,26 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_vdn(const __grid_constant__ TransposedParams<ptx::TensorMap> params) {
   attend<T, C>(params.plain, &params.k_odd);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_scored(const __grid_constant__ Scored<Params<ptx::TensorMap>> params) {
+  attend<T, C>(params.plain, nullptr, &params.score);
+}
+
+// Sequences of different lengths, with a function of scores or without.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_ragged(const __grid_constant__ Ragged<Params<ptx::TensorMap>> params) {
+  attend<T, C>(params.plain, nullptr, &params.score, &params.ragged);
+}
+
+// The same with K and V in pages.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_paged(const __grid_constant__ PagedKernelParams params) {
+  attend<T, C>(params.plain.plain, nullptr, &params.score, &params.ragged, &params);
 }
 
 }  // namespace flashcore::sm90_fp8_fwd

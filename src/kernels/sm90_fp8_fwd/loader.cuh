@@ -15,21 +15,34 @@ struct Loader {
 
   const ptx::TensorMap* k_odd = nullptr;  // TransposedParams::k_odd
 
+  using LoadedTile = TileOf<T>;
+
   Ring<C.num_stages> ring_k = {};
   Ring<takes_transposed_v(C) ? C.num_stages : C.v_stages> ring_v = {};
   Ring<C.q_stages> ring_q = {};
   tile::Marks marks = {};
 
-  FC_DEVICE void load_q(const Tile& tile, int part) {
+  // Of a block of keys in the maps of k and v.
+  FC_DEVICE static int first_key(const LoadedTile& tile, int block) {
+    if constexpr (T.ragged) return block * C.block_n + tile.keys_row;
+    return block * C.block_n;
+  }
+  FC_DEVICE static int batch_of_keys(const LoadedTile& tile) {
+    if constexpr (T.ragged) return tile.keys_end;
+    return tile.batch;
+  }
+
+  FC_DEVICE void load_q(const LoadedTile& tile, int part) {
     const int stage = ring_q.stage();
     marks.mark(tile::Activity::kWaitSlot);
     ptx::mbarrier_wait(context.q_empty(stage, part), ring_q.parity() ^ 1);
     marks.mark(tile::Activity::kLoadQ, part);
     TileQ<T, C>::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part),
-                               tile.first_row + part * kRowsPerConsumer, tile.head_q, tile.batch);
+                               context.row_in_map(tile.first_row + part * kRowsPerConsumer, context.problem.seqlen_q),
+                               tile.head_q, tile.batch);
     if (part == C.num_consumers - 1) ring_q.advance();
   }
-  FC_DEVICE void load_k(const Tile& tile, int block) {
+  FC_DEVICE void load_k(const LoadedTile& tile, int block) {
     marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);
     marks.mark(tile::Activity::kLoadK, block);
@@ -37,12 +50,12 @@ struct Loader {
       load_even_keys_first(tile, block);
     } else {
       TileK<T, C>::load_expected(context.k(ring_k.stage()), context.params.k, context.k_full(ring_k.stage()),
-                                 block * C.block_n, tile.head_kv, tile.batch);
+                                 first_key(tile, block), tile.head_kv, batch_of_keys(tile));
     }
     ring_k.advance();
   }
   // As tile/even_keys_first.cuh wants them.
-  FC_DEVICE void load_even_keys_first(const Tile& tile, int block) {
+  FC_DEVICE void load_even_keys_first(const LoadedTile& tile, int block) {
     using Keys = TileK<T, C>;
     const ptx::SharedAddress full = context.k_full(ring_k.stage());
     ptx::mbarrier_arrive_expect_tx(full, Keys::kBytes);
@@ -54,11 +67,11 @@ struct Loader {
       ptx::tma_load_4d(even + Keys::kBlockBytes / 2, *k_odd, full, column, row, tile.head_kv, tile.batch);
     }
   }
-  FC_DEVICE void load_v(const Tile& tile, int block) {
+  FC_DEVICE void load_v(const LoadedTile& tile, int block) {
     if constexpr (takes_transposed_v(C)) load_columns(tile, block);
     else load_rows(tile, block);
   }
-  FC_DEVICE void load_columns(const Tile& tile, int block) {
+  FC_DEVICE void load_columns(const LoadedTile& tile, int block) {
     const int stage = ring_v.stage();
     marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.vt_empty(stage), ring_v.parity() ^ 1);
@@ -67,14 +80,15 @@ struct Loader {
                                 tile.batch, block * C.block_n);
     ring_v.advance();
   }
-  FC_DEVICE void load_rows(const Tile& tile, int block) {
+  FC_DEVICE void load_rows(const LoadedTile& tile, int block) {
 #pragma unroll
     for (int part = 0; part < v_parts(T); ++part) {
       marks.mark(tile::Activity::kWaitSlot, block);
       ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
       marks.mark(tile::Activity::kLoadV, block);
       TileV<T, C>::load_expected(context.v(ring_v.stage()), context.params.v, context.v_full(ring_v.stage()),
-                                 block * C.block_n, tile.head_kv, tile.batch, part * width_of(T.head_dim_v));
+                                 first_key(tile, block), tile.head_kv, batch_of_keys(tile),
+                                 part * width_of(T.head_dim_v));
       ring_v.advance();
     }
   }

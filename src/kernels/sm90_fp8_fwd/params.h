@@ -1,6 +1,7 @@
 #pragma once
 // What the host hands to sm90_fp8_fwd. Read by g++ and by NVRTC.
 
+#include "kernels/tile/page_boxes.h"
 #include "kernels/tile/tile_order.h"
 #include "kernels/tile/traits.h"
 
@@ -14,6 +15,10 @@ struct Params {
   unsigned* tile_counter;  // zero before and after every launch; of Scheduler::kCounter only
   tile::TileOrder order;
 };
+
+// The parameters of a paged problem.
+template <class Map>
+using PoolParams = tile::Pool<Params<Map>, Map>;
 
 // Of V that lies transposed: `plain.k` is of K's even rows.
 template <class Map>

@@ -88,7 +88,13 @@ struct Transposer {
 
   FC_DEVICE int next_number(Ring<kTileSlots>& ring_tile) {
     marks.mark(tile::Activity::kWaitTile);
-    return tile::take_tile_number(context, ring_tile);
+    return context.next_tile(ring_tile);
+  }
+  FC_DEVICE int blocks_of(int number, Ring<kTileSlots>& ring_tile) {
+    if constexpr (!T.ragged) return context.tile_at(number).blocks.count();
+    const int blocks = context.tile_in(ring_tile.stage()).blocks.count();
+    context.release_tile(ring_tile);
+    return blocks;
   }
   FC_DEVICE void run() {
     marks.begin_role(tile::Role::kTransposer);
@@ -101,7 +107,7 @@ struct Transposer {
     Ring<kTileSlots> ring_tile;
     for (int number = next_number(ring_tile); number >= 0; number = next_number(ring_tile)) {
       marks.mark(tile::Activity::kSetUp);
-      for (int left = context.tile_at(number).blocks.count(); left > 0; --left) {
+      for (int left = blocks_of(number, ring_tile); left > 0; --left) {
         marks.mark(tile::Activity::kWaitSlot);
         ptx::mbarrier_wait(context.vt_empty(ring_vt.stage()), ring_vt.parity() ^ 1);
         const ptx::SharedAddress vt = context.vt(ring_vt.stage());

@@ -13,18 +13,10 @@
 
 namespace flashcore::sm90_fwd {
 
-// Where a consumer's rows of a ragged batch see all keys: what else is to be known of the tile is read from its slot.
-template <bool kRagged>
-struct WholeKeys {};
-template <>
-struct WholeKeys<true> {
-  int whole_begin, whole_end;
-};
-
 template <Traits T, Config C>
 struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.rescale_threshold>,
                   tile::SlopeOfTile<has_score(T)>,
-                  WholeKeys<T.ragged>,
+                  tile::WholeKeys<T.ragged>,
                   tile::HeadOfTile<has_expression(T)>,
                   tile::ListOfTile<T.mask_expression> {
   using Base = tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.rescale_threshold>;
@@ -122,11 +114,9 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE void mask_scores(int block, tile::Cut cut) {
     block = key_block(block);
     if constexpr (T.ragged) {
-      const SlotTile tile = context.tile_in(ring_tile.stage());
-      const ForwardParams own = context.params_of_tile(tile);
-      const int first = tile.first_row + row_group * kRowsPerConsumer;
-      return tile::Mask<T, ForwardParams>{own}.apply(acc_s, cut, block * kBlockN + tile::column_of_lane(lane()),
-                                                     {Base::row(first, 0), Base::row(first, 1)});
+      const tile::SlotRows at = context.rows_in(ring_tile.stage(), row_group * kRowsPerConsumer);
+      return tile::Mask<T, ForwardParams>{at.own}.apply(acc_s, cut, block * kBlockN + tile::column_of_lane(lane()),
+                                                        {Base::row(at.first_row, 0), Base::row(at.first_row, 1)});
     }
     context.mask().apply(acc_s, cut, block * kBlockN + tile::column_of_lane(lane()),
                          {Base::row(first_row, 0), Base::row(first_row, 1)});
@@ -143,8 +133,8 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   template <bool kMask>
   FC_DEVICE void express(int block) {
     if constexpr (T.ragged) {
-      const SlotTile tile = context.tile_in(ring_tile.stage());
-      express<kMask>(context.params_of_tile(tile), tile.first_row + row_group * kRowsPerConsumer, block);
+      const tile::SlotRows at = context.rows_in(ring_tile.stage(), row_group * kRowsPerConsumer);
+      express<kMask>(at.own, at.first_row, block);
     } else {
       express<kMask>(context.params.problem, first_row, block);
     }
@@ -157,12 +147,11 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE void transform_scores(int block) {
     block = key_block(block);
     if constexpr (T.ragged) {
-      const SlotTile tile = context.tile_in(ring_tile.stage());
-      const ForwardParams own = context.params_of_tile(tile);
-      const int first = tile.first_row + row_group * kRowsPerConsumer;
-      const tile::Score<T, ForwardParams, true> score = {own, context.score_params};  // TMA brings whole boxes
-      return score.apply(acc_s, this->slope, score.template side<kBlockN>(block, first, first + kRowsPerConsumer - 1),
-                         block * kBlockN + tile::column_of_lane(lane()), {Base::row(first, 0), Base::row(first, 1)});
+      const tile::SlotRows at = context.rows_in(ring_tile.stage(), row_group * kRowsPerConsumer);
+      const tile::Score<T, ForwardParams, true> score = {at.own, context.score_params};  // TMA brings whole boxes
+      return score.apply(
+          acc_s, this->slope, score.template side<kBlockN>(block, at.first_row, at.first_row + kRowsPerConsumer - 1),
+          block * kBlockN + tile::column_of_lane(lane()), {Base::row(at.first_row, 0), Base::row(at.first_row, 1)});
     }
     context.score().apply(
         acc_s, this->slope, context.score().template side<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1),
@@ -376,21 +365,9 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     if constexpr (T.bounded_left) tile::skip_blocks(*this, work.skipped_after), pad_ping_pong_round(work);
   }
 
-  // Of a ragged batch any number that is not negative: the tile stays in its slot until release_tile.
   FC_DEVICE int next_number() {
     mark(Activity::kWaitTile);
-    if constexpr (T.ragged) {
-      ptx::mbarrier_wait(context.tile_full(ring_tile.stage()), ring_tile.parity());
-      return static_cast<int>(ptx::ld_shared_u32(context.tile_number(ring_tile.stage())));
-    }
-    return tile::take_tile_number(context, ring_tile);
-  }
-  FC_DEVICE void release_tile() {
-    if constexpr (T.ragged) {
-      ptx::bar_warp_sync();  // all lanes have read it
-      tile::arrive_for_warp(context.tile_empty(ring_tile.stage()));
-      ring_tile.advance();
-    }
+    return context.next_tile(ring_tile);
   }
   FC_DEVICE void run() {
     Base::begin_role(tile::Role::kConsumer);
@@ -404,13 +381,13 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
       if constexpr (C.key_groups == 1) {
         const EpilogueArgs args = attend_all(work, number);
         if constexpr (skips_after()) tile::skip_blocks(*this, work.skipped_after);
-        release_tile();
+        context.release_tile(ring_tile);
         store(args);
       } else {
         attend_part(work);
         if (key_group == 0) read_partials(), store(finalize_softmax(number));
         else write_partial();
-        release_tile();
+        context.release_tile(ring_tile);
       }
       if constexpr (C.q_stages == 1) release_slab(0);
       ring_q.advance();

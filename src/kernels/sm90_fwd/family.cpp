@@ -27,13 +27,6 @@ bool loads_are_scarce(const Problem& problem, const DeviceLimits& limits) {
          2 * tiles_of_rows(problem, 128) >= limits.multiprocessors;
 }
 
-// No more tiles of `rows` query rows than these, whatever the lengths are.
-std::int64_t most_ragged_tiles(const Problem& problem, std::int64_t total_q, int rows) {
-  if (total_q == 0) return 0;
-  const std::int64_t of_bounds = (problem.seqlen_q + rows - 1) / rows * problem.batch;
-  return std::min(of_bounds, total_q / rows + problem.batch) * problem.heads_q;
-}
-
 // The elements of a score function's tensors are on their way for many keys at once: fitted to biases, which spilled.
 int most_keys_of_a_block(const Problem& problem, const Config& config) {
   const bool reads_tensors = problem.has_score_expression() && !problem.score_expression().tensors().empty();

@@ -50,19 +50,11 @@ struct Loader {
       // A whole block has a key of the sequence, a CTA's share of it need not.
       if constexpr (C.cluster > 1) {
         const int of_rank = context.rank() * (C.block_n / C.cluster);
-        row = within(row + of_rank, context.params.problem.seqlen_kv) - of_rank;
+        row = context.row_in_map(row + of_rank, context.params.problem.seqlen_kv) - of_rank;
       }
     }
     if constexpr (C.cluster == 1) Keys::load_expected(destination, map, barrier, row, tile.head_kv, batch);
     else Keys::template load_multicast<C.cluster>(destination, map, barrier, row, tile.head_kv, batch, context.rank());
-  }
-
-  // The first row of a box, of a ragged batch one that is in its map: a load of a box wholly outside ended with an
-  // illegal address, on an H200, where the map begins before the tensor. What is loaded in its place is the sequence's
-  // last row, for rows that are not stored and keys that are masked.
-  FC_DEVICE static int within(int row, int bound) {
-    if constexpr (T.ragged) return min_int(row, bound - 1);
-    return row;
   }
 
   FC_DEVICE void load_q(const LoadedTile& tile, int part) {
@@ -71,7 +63,7 @@ struct Loader {
     ptx::mbarrier_wait(context.q_empty(stage, part), ring_q.parity() ^ 1);
     marks.mark(tile::Activity::kLoadQ, part);
     TileQ::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part),
-                         within(tile.first_row + part * kRowsPerConsumer, context.params.problem.seqlen_q), tile.head_q,
+                         context.row_in_map(tile.first_row + part * kRowsPerConsumer, context.params.problem.seqlen_q), tile.head_q,
                          tile.batch);
     if (part == row_groups(C) - 1) ring_q.advance();
   }

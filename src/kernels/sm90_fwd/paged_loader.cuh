@@ -4,7 +4,6 @@
 
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/sm90_fwd/loader.cuh"
-#include "kernels/tile/page_boxes.cuh"
 
 namespace flashcore::sm90_fwd {
 
@@ -17,16 +16,12 @@ struct PagedLoader : Loader<T, C> {
   using Base::context, Base::slots_k, Base::slots_v, Base::ring_q, Base::marks;
   using Slot = typename Base::Slot;
   using PagedTile = TileOf<T>;
+  using TileK = tile::TmaTile<C.block_n, T.head_dim>;
+  using TileV = tile::TmaTile<C.block_n, T.head_dim_v>;
 
   static constexpr int kWarps = loading_warps(C, T), kLanes = 32 * kWarps;
   // Of all warps that load.
   FC_DEVICE static int lane() { return kWarps == 1 ? ptx::tid_x() : ptx::tid_x() % 32 * kWarps + ptx::tid_x() / 32; }
-  FC_DEVICE tile::PagedKeys<T, C.block_n> keys_of(const PagedTile& tile) const {
-    const tile::Pool<Params<ptx::TensorMap>, ptx::TensorMap>& pool = context.pool.plain;
-    int first_seen = 0;
-    if constexpr (T.bounded_left) first_seen = tile.first_seen;
-    return {pool.boxes, context.pool.paged, pool.v_end, tile.sequence, tile.len_kv, tile.head_kv, first_seen};
-  }
 
   FC_DEVICE void load_q(const PagedTile& tile, int part) {
     if (lane() == 0) Base::load_q(tile, part);
@@ -40,15 +35,15 @@ struct PagedLoader : Loader<T, C> {
   }
   FC_DEVICE void load_k(const PagedTile& tile, int block) {
     const Slot slot = slots_k.take(tile.blocks.end - 1 - block);
-    const auto keys = keys_of(tile);
+    const auto keys = context.keys_of(tile);
     // Asked for before the wait for a slot, under which the entry of the table arrives.
     const int page = keys.page_of(keys.first_key(block, lane()));
     marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);
     marks.mark(tile::Activity::kLoadK, block);
-    const int missing = keys.template load_boxes<T.head_dim, false>(
+    const int missing = keys.template load_boxes<TileK, false>(
         context.k(slot.index), context.params.k, context.k_full(slot.index), block, page, lane(), kLanes);
-    const int bytes = keys.bytes_that_come(bytes_of_warp(keys, k_tile_bytes(C, T)), missing);
+    const int bytes = keys.template bytes_that_come<TileK>(bytes_of_warp(keys, k_tile_bytes(C, T)), missing);
     // After the loads, whose bytes may have come: the phase waits for this arrival all the same.
     if (ptx::tid_x() % 32 == 0) ptx::mbarrier_arrive_expect_tx(context.k_full(slot.index), bytes);
   }
@@ -64,14 +59,16 @@ struct PagedLoader : Loader<T, C> {
   }
   FC_DEVICE void load_v(const PagedTile& tile, int block) {
     const Slot slot = value_slot(tile, block);
-    const auto keys = keys_of(tile);
+    const auto keys = context.keys_of(tile);
     const int page = keys.page_of(keys.first_key(block, lane()));
     marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.v_empty(slot.index), slot.parity ^ 1);
+    // Else the slot may be filled, read and given back before the last lane looks, which then waits for ever.
+    ptx::bar_warp_sync();
     marks.mark(tile::Activity::kLoadV, block);
     const int bytes = bytes_of_warp(keys, v_tile_bytes(C, T));
     if (ptx::tid_x() % 32 == 0) ptx::mbarrier_arrive_expect_tx(context.v_full(slot.index), bytes);
-    keys.template load_boxes<T.head_dim_v, true>(context.v(slot.index), context.params.v, context.v_full(slot.index),
+    keys.template load_boxes<TileV, true>(context.v(slot.index), context.params.v, context.v_full(slot.index),
                                                  block, page, lane(), kLanes);
   }
 

@@ -34,6 +34,9 @@ struct ByteTile {
   static constexpr int kBytes = byte_tile_bytes(kRows, kColumns, kWidth);
   static_assert(kRows % 8 == 0 && kBytes == kBlocks * kBlockBytes);
 
+  FC_DEVICE static constexpr int line_bytes() { return kWidth; }  // as TmaTile's
+  FC_DEVICE static constexpr int block_columns() { return kWidth; }
+
   // What a row's number adds to that of a 16-byte chunk of its line, by exclusive or.
   FC_DEVICE static int swizzle(int row) { return row * kWidth / 128 % (kWidth / 16); }
   // Of 16 bytes, `chunk` counting over all columns.

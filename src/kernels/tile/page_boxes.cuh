@@ -1,7 +1,7 @@
 #pragma once
-// How keys of a paged cache reach shared memory as TmaTile says: lanes load each block in boxes of TMA, each of which
-// lies in one page. A box may have fewer than eight rows and begin anywhere in the swizzle's pattern, which goes by the
-// address in shared memory.
+// How keys of a paged cache reach shared memory as TmaTile or ByteTile say: lanes load each block in boxes of TMA, each
+// of which lies in one page. A box may have fewer than eight rows and begin anywhere in the swizzle's pattern, which
+// goes by the address in shared memory.
 
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/memory.cuh"
@@ -48,29 +48,30 @@ struct PagedKeys {
     return entry >= 0 && entry < paged.pages ? entry : kMissing;
   }
 
-  // NaN to the rows of a box.
+  // NaN to the rows of a box of a tile of keys.
+  template <class Keys>
   FC_DEVICE void write_missing_keys(ptx::SharedAddress first_row) const {
-    const float nan = ptx::float_of_bits(0x7fff7fffu);  // two of fp16, or of bf16
-    for (int b = 0; b < column_blocks(T.head_dim); ++b)
-      for (int at = 0; at < boxes.rows * 128; at += 16)
-        ptx::st_shared_v4(first_row + b * kBlockN * 128 + at, nan, nan, nan, nan);
+    // Two of fp16 or of bf16, or four of 8 bits.
+    const float nan = ptx::float_of_bits(is_8bit(T.element) ? 0x7f7f7f7fu : 0x7fff7fffu);
+    for (int b = 0; b < Keys::kBlocks; ++b)
+      for (int at = 0; at < boxes.rows * Keys::line_bytes(); at += 16)
+        ptx::st_shared_v4(first_row + b * Keys::kBlockBytes + at, nan, nan, nan, nan);
     ptx::fence_proxy_async();
   }
 
-  // Starts the loads of boxes `first`, `first` + `each`, ... of a block; `page` is that of the first. Keys of pages
-  // that the pool does not have are written, and their boxes counted. Of values the rows past the sequence's end become
-  // zeros, whatever the page holds there: 0 · NaN is NaN.
-  template <int kDim, bool kValues>
+  // Starts the loads of boxes `first`, `first` + `each`, ... of a block, from a column on; `page` is that of the first.
+  // Keys of pages that the pool does not have are written, and their boxes counted. Of values the rows past the
+  // sequence's end become zeros, whatever the page holds there: 0 · NaN is NaN.
+  template <class Keys, bool kValues>
   FC_DEVICE int load_boxes(ptx::SharedAddress destination, const ptx::TensorMap& map, ptx::SharedAddress barrier,
-                           int block, int page, int first, int each) const {
-    using Keys = TmaTile<kBlockN, kDim>;
+                           int block, int page, int first, int each, int column = 0) const {
     int missing = 0;
     for (int box = first; box < boxes.count; box += each) {
       const int key = first_key(block, box), valid = len_kv - key;
-      const ptx::SharedAddress first_row = destination + box * boxes.rows * 128;
+      const ptx::SharedAddress first_row = destination + box * boxes.rows * Keys::line_bytes();
       if (box != first) page = page_of(key);
       if (!kValues && page == kMissing) {
-        write_missing_keys(first_row);
+        write_missing_keys<Keys>(first_row);
         ++missing;
         continue;
       }
@@ -83,7 +84,8 @@ struct PagedKeys {
       }
 #pragma unroll
       for (int b = 0; b < Keys::kBlocks; ++b)
-        ptx::tma_load_4d(first_row + b * Keys::kBlockBytes, *from, barrier, 64 * b, row, head_kv, last);
+        ptx::tma_load_4d(first_row + b * Keys::kBlockBytes, *from, barrier, column + Keys::block_columns() * b, row,
+                         head_kv, last);
     }
     return missing;
   }
@@ -94,13 +96,14 @@ struct PagedKeys {
     return own * boxes.rows * (block_bytes / kBlockN);
   }
   // What comes of a block of keys, by the whole warp: less than bytes_of_warp where its lanes wrote `missing` boxes.
+  template <class Keys>
   FC_DEVICE int bytes_that_come(int bytes, int missing) const {
     if (!ptx::vote_any(missing != 0)) return bytes;
     float all = static_cast<float>(missing);
 #pragma unroll
     for (int mask = 16; mask > 0; mask /= 2) all += ptx::shfl_bfly(all, mask);
     ptx::bar_warp_sync();  // all lanes have written theirs
-    return bytes - static_cast<int>(all) * boxes.rows * 128 * column_blocks(T.head_dim);
+    return bytes - static_cast<int>(all) * boxes.rows * Keys::line_bytes() * Keys::kBlocks;
   }
 };
 

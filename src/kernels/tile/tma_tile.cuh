@@ -16,6 +16,10 @@ struct TmaTile {
   static constexpr int kBlockBytes = kRows * 128;
   static constexpr int kBytes = tma_tile_bytes(kRows, kDim);
 
+  // Functions, because a static member more would be a constant of every kernel.
+  FC_DEVICE static constexpr int line_bytes() { return 128; }
+  FC_DEVICE static constexpr int block_columns() { return 64; }
+
   // Of 16 bytes, `chunk` counting over all columns.
   FC_DEVICE static int offset(int row, int chunk) {
     return chunk / 8 * kBlockBytes + row * 128 + ((chunk % 8 ^ row % 8) << 4);
