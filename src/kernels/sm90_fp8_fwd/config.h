@@ -152,10 +152,13 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // Scales of two rows, and the factors of keys on their way: blocks of 128 keys beside O of 128 columns spilled 16 to
   // 72 bytes, and nothing else in a sample.
   const int factors = t.token_factors && c.overlap != Overlap::kNone && c.block_n > 96 ? 8 : 0;
+  // What ragged batches and functions of scores take: of 232 registers 24 bytes spilled with both, where rows and lengths
+  // are read for each block, and of 160 wgmma was serialised with either (C7511).
+  const int functions = (c.num_consumers >= 3 ? t.ragged || has_score(t) : t.ragged && has_score(t)) ? 8 : 0;
   // P of a transposed V is packed from both halves of the scores: of 160 registers 8 bytes spilled.
   const bool is_tight = takes_transposed_v(c) && c.num_consumers >= 3;
   const int saved = c.block_n > 64 && shares_registers(c, t) && sum_is_like_scores(c, t) && !is_tight ? 24 : 0;
-  return extra + few + factors - saved +
+  return extra + few + factors + functions - saved +
          registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
 }
 
@@ -183,6 +186,10 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
   if (registers_needed(c, t) > consumer_registers(c))
     return "accumulators of O, S and P do not fit a consumer's registers";
+  if (t.ragged && c.scheduler == Scheduler::kOneTile)
+    return "a ragged batch's tiles are counted on the device: only CTAs that go round them (scheduler=1 or 2)";
+  if (t.paged && c.num_consumers > 2)
+    return "the producer beside three consumers has too few registers for a paged cache";
   if (c.scheduler == Scheduler::kOneTile && c.q_stages == 2)
     return "a second Q stage is for the next tile, and with one tile per CTA (scheduler=0) there is none";
   return nullptr;
