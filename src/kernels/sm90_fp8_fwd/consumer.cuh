@@ -107,7 +107,8 @@ struct Consumer : tile::Marks,
     if constexpr (C.ping_pong) mark(Activity::kWaitTurn);
     turns.begin_turn();
   }
-  FC_DEVICE void end_issue() { turns.end_turn(); }
+  FC_DEVICE void end_issue() { turns.issued(); }
+  FC_DEVICE void skip_turn() { begin_issue(), end_issue(), turns.first_done(), turns.all_done(); }
 
   // --- multiplies ---------------------------------------------------------------------------------------------------
   // Starts S = Q·Kᵀ.
@@ -274,6 +275,7 @@ struct Consumer : tile::Marks,
     issue_qk(scores);
     end_issue();
     wait_for<0>(scores);
+    turns.first_done(), turns.all_done();
     release_k();
     finish_scores(block, scores);
     mark(Activity::kSoftmax, block);
@@ -298,8 +300,10 @@ struct Consumer : tile::Marks,
     acquire_k();
     mark(Activity::kQk, block);
     issue_qk(scores);
+    turns.first_done();  // P·V was waited for
     end_issue();
     wait_for<0>(scores);
+    turns.all_done();
     release_k();
     finish_scores(block, scores);
     update_softmax(scores);
@@ -332,6 +336,8 @@ struct Consumer : tile::Marks,
         wait_for<pending.value>(parts[0]);
         if constexpr (kChunks > 1) ptx::warpgroup_fence_operand(parts[1]);
       }
+      if constexpr (kScoresFirst) turns.all_done();
+      else turns.first_done();
       release_v();
       if constexpr (kPromotes && !kPartOutlivesBlock) {
 #pragma unroll
@@ -349,6 +355,7 @@ struct Consumer : tile::Marks,
       issue_values();
       end_issue();
       wait_for<kChunks>(scores);
+      turns.first_done();
       release_k();
       finish_scores(block, scores);
       take_values(Pending<0>{});
@@ -364,6 +371,7 @@ struct Consumer : tile::Marks,
       take_values(Pending<1>{});
       mark(Activity::kQk, block);
       wait_for<0>(scores);
+      turns.all_done();
       release_k();
       finish_scores(block, scores);
     }

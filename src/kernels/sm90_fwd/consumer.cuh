@@ -92,7 +92,10 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     if constexpr (C.ping_pong) mark(Activity::kWaitTurn);
     turns.begin_turn();
   }
-  FC_DEVICE void end_issue() { turns.end_turn(); }
+  FC_DEVICE void end_issue() { turns.issued(); }
+  FC_DEVICE void first_done() { turns.first_done(); }
+  FC_DEVICE void all_done() { turns.all_done(); }
+  FC_DEVICE void skip_turn() { begin_issue(), end_issue(), first_done(), all_done(); }
 
   // The keys of the block at hand, which `block` may be the place of in a list.
   FC_DEVICE int key_block(int block) const {
@@ -194,7 +197,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   }
   // At the tile's end: a turn that is spent before puts the group's blocks behind those that the ring holds for others.
   FC_DEVICE void pad_ping_pong_round(const tile::BlockShare& work) {
-    if (work.spare_turn) begin_issue(), end_issue();
+    if (work.spare_turn) skip_turn();
   }
 
   // A warp's rows of Q's slab go back once its O has left them. With two slabs the next tile is begun first: waiting

@@ -8,8 +8,11 @@
 
 namespace flashcore::tile {
 
-// Ping-pong: consumer i may issue matrix work once consumer i - 1 has issued its own.
-template <int kConsumers, bool kOn>
+// Ping-pong: consumer i may issue the multiplies of a step once consumer i - 1 gives up its turn. kTurn: 0: there are no
+// turns; 1: when it has issued its own; 2: when the first of its two multiplies is done, 3: when both are. Where
+// multiplies take as long as the softmax, turns that end with the issue let consumers fall into step: the tensor cores
+// work on both at once, then neither, and each unit idles half of the time.
+template <int kConsumers, int kTurn>
 struct PingPong {
   static constexpr int kFirstBarrier = 8;
 
@@ -17,13 +20,19 @@ struct PingPong {
 
   // Once, before anyone's first turn: the last consumer gives it to the first.
   FC_DEVICE void start() const {
-    if (kOn && index == kConsumers - 1) ptx::bar_arrive(kFirstBarrier, 256);
+    if (kTurn != 0 && index == kConsumers - 1) ptx::bar_arrive(kFirstBarrier, 256);
   }
   FC_DEVICE void begin_turn() const {
-    if constexpr (kOn) ptx::bar_sync(kFirstBarrier + index, 256);
+    if constexpr (kTurn != 0) ptx::bar_sync(kFirstBarrier + index, 256);
   }
-  FC_DEVICE void end_turn() const {
-    if constexpr (kOn) ptx::bar_arrive(kFirstBarrier + (index + 1 == kConsumers ? 0 : index + 1), 256);
+  FC_DEVICE void issued() const { end_if<1>(); }
+  FC_DEVICE void first_done() const { end_if<2>(); }
+  FC_DEVICE void all_done() const { end_if<3>(); }
+
+ private:
+  template <int kWhen>
+  FC_DEVICE void end_if() const {
+    if constexpr (kTurn == kWhen) ptx::bar_arrive(kFirstBarrier + (index + 1 == kConsumers ? 0 : index + 1), 256);
   }
 };
 
@@ -66,8 +75,7 @@ FC_DEVICE void skip_blocks(Consumer& consumer, int count) {
   for (int i = 0; i < count; ++i) {
     consumer.acquire_k();
     consumer.release_k();
-    consumer.begin_issue();
-    consumer.end_issue();
+    consumer.skip_turn();
     consumer.acquire_v();
     consumer.release_v();
   }

@@ -53,6 +53,7 @@ FC_DEVICE void issue_pv(float (&acc_o)[kCount], const unsigned (&p)[kSteps][4], 
 //   acquire_k(), acquire_v()      wait for it
 //   release_k(), release_v()      it has been read
 //   begin_issue(), end_issue()    around the multiplies of a step: ping-pong, or nothing
+//   first_done(), all_done()      when the scores of a step are there, and its values
 //   cut(block), mask_scores(block, cut)
 //   transform_scores(block)       where the problem has a function of scores
 //   express_scores(block), mask_listed(block)   where it has functions of its own
@@ -112,6 +113,7 @@ struct AttentionWarpgroup : Marks {
     issue_qk();
     family().end_issue();
     wait_qk<0>();
+    family().first_done(), family().all_done();
     family().release_k();
   }
   // Scores of a block under the values of the one before it, whose probabilities are in p; then its own probabilities.
@@ -126,6 +128,7 @@ struct AttentionWarpgroup : Marks {
     issue_pv();
     family().end_issue();
     wait_qk<1>();
+    family().first_done();
     family().release_k();
     mark(Activity::kMask, block);
     // Asked here rather than in a loop of its own for blocks that are cut: a second copy of the loop costs a quarter of
@@ -137,6 +140,7 @@ struct AttentionWarpgroup : Marks {
     // in their own: slower each time, for the other consumers' multiplies fill the tensor cores either way.
     mark(Activity::kPv, block);
     wait_pv();
+    family().all_done();
     family().release_v();
     mark(Activity::kSoftmax, block);
     softmax.update(acc_s, scale_log2, p, acc_o);
