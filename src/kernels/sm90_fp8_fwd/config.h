@@ -38,7 +38,7 @@ struct Config {
     visit("num_stages", &Config::num_stages, 2, 3, 4);
     visit("v_stages", &Config::v_stages, 0, 1, 2);
     visit("q_stages", &Config::q_stages, 1, 2);
-    visit("ping_pong", &Config::ping_pong, 0, 1, 2, 3);
+    visit("ping_pong", &Config::ping_pong, 0, 1, 2, 3, 4);
     visit("overlap", &Config::overlap, Overlap::kNone, Overlap::kScoresFirst, Overlap::kValuesFirst);
     visit("promote_every", &Config::promote_every, 0, 1, 2, 4, 8);
     visit("pv_columns", &Config::pv_columns, 64, 96, 128, 256);

@@ -81,6 +81,9 @@ struct Consumer : tile::Marks,
         first_k(DescriptorK::of(owner.k(0))),
         first_vt(DescriptorVt::of(owner.vt(0))) {}
 
+  // Whether much is done to scores before the softmax.
+  FC_DEVICE static constexpr bool transforms() { return transforms_scores(T) || T.token_factors; }
+
   FC_DEVICE static int warp() { return ptx::tid_x() % 128 / 32; }
   FC_DEVICE static int lane() { return ptx::tid_x() % 32; }
   FC_DEVICE static int row(int first, int r) { return first + 16 * warp() + tile::row_of_lane(lane(), r); }
@@ -104,11 +107,18 @@ struct Consumer : tile::Marks,
   }
 
   FC_DEVICE void begin_issue() {
-    if constexpr (C.ping_pong) mark(Activity::kWaitTurn);
+    if constexpr (C.ping_pong >= 1 && C.ping_pong <= 3) mark(Activity::kWaitTurn);
     turns.begin_turn();
   }
   FC_DEVICE void end_issue() { turns.issued(); }
-  FC_DEVICE void skip_turn() { begin_issue(), end_issue(), turns.first_done(), turns.all_done(); }
+  FC_DEVICE void begin_softmax() {
+    if constexpr (C.ping_pong == 4) mark(Activity::kWaitTurn);
+    turns.begin_softmax();
+  }
+  FC_DEVICE void skip_turn() {
+    begin_issue(), end_issue(), turns.first_done(), turns.all_done();
+    begin_softmax(), turns.end_softmax();
+  }
 
   // --- multiplies ---------------------------------------------------------------------------------------------------
   // Starts S = Q·Kᵀ.
@@ -259,6 +269,7 @@ struct Consumer : tile::Marks,
         if (part_blocks > 0) tile::scale_rows(part_of_blocks, factor);
       }
     });
+    turns.end_softmax();
   }
   FC_DEVICE void first_block(int block) {
     if constexpr (kShared) {
@@ -277,9 +288,11 @@ struct Consumer : tile::Marks,
     wait_for<0>(scores);
     turns.first_done(), turns.all_done();
     release_k();
+    begin_softmax();
     finish_scores(block, scores);
     mark(Activity::kSoftmax, block);
     softmax.start(ordered(scores), scale_log2, p);
+    turns.end_softmax();
   }
   // P·V of the block before, and then this block's probabilities.
   FC_DEVICE void next_block(int block) {
@@ -305,7 +318,9 @@ struct Consumer : tile::Marks,
     wait_for<0>(scores);
     turns.all_done();
     release_k();
+    if constexpr (transforms()) begin_softmax();
     finish_scores(block, scores);
+    if constexpr (!transforms()) begin_softmax();
     update_softmax(scores);
   }
   FC_DEVICE void next_block_overlapped(int block) {
@@ -357,6 +372,7 @@ struct Consumer : tile::Marks,
       wait_for<kChunks>(scores);
       turns.first_done();
       release_k();
+      if constexpr (transforms()) begin_softmax();
       finish_scores(block, scores);
       take_values(Pending<0>{});
     } else {
@@ -373,8 +389,10 @@ struct Consumer : tile::Marks,
       wait_for<0>(scores);
       turns.all_done();
       release_k();
+      if constexpr (transforms()) begin_softmax();
       finish_scores(block, scores);
     }
+    if constexpr (!transforms()) begin_softmax();
     update_softmax(scores);
   }
   template <int kPending>

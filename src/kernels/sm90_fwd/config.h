@@ -27,7 +27,7 @@ struct Config {
     visit("block_n", &Config::block_n, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192);
     visit("num_stages", &Config::num_stages, 2, 3, 4);
     visit("q_stages", &Config::q_stages, 1, 2);
-    visit("ping_pong", &Config::ping_pong, 0, 1, 2, 3);
+    visit("ping_pong", &Config::ping_pong, 0, 1, 2, 3, 4);
     visit("rescale_threshold", &Config::rescale_threshold, 0, 4, 8, 12);
     visit("scheduler", &Config::scheduler, Scheduler::kOneTile, Scheduler::kFixedStride, Scheduler::kCounter);
     visit("cluster", &Config::cluster, 1, 2);

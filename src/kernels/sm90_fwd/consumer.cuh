@@ -89,13 +89,18 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   }
 
   FC_DEVICE void begin_issue() {
-    if constexpr (C.ping_pong) mark(Activity::kWaitTurn);
+    if constexpr (C.ping_pong >= 1 && C.ping_pong <= 3) mark(Activity::kWaitTurn);
     turns.begin_turn();
   }
   FC_DEVICE void end_issue() { turns.issued(); }
   FC_DEVICE void first_done() { turns.first_done(); }
   FC_DEVICE void all_done() { turns.all_done(); }
-  FC_DEVICE void skip_turn() { begin_issue(), end_issue(), first_done(), all_done(); }
+  FC_DEVICE void begin_softmax() {
+    if constexpr (C.ping_pong == 4) mark(Activity::kWaitTurn);
+    turns.begin_softmax();
+  }
+  FC_DEVICE void end_softmax() { turns.end_softmax(); }
+  FC_DEVICE void skip_turn() { begin_issue(), end_issue(), first_done(), all_done(), begin_softmax(), end_softmax(); }
 
   // The keys of the block at hand, which `block` may be the place of in a list.
   FC_DEVICE int key_block(int block) const {
@@ -219,6 +224,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     // and spill.
     tile::set_zero(acc_o);
     const float scale_log2 = context.params.problem.scale_log2;
+    begin_softmax();
     mark(Activity::kMask, block);
     Base::transform_where_asked(block);
     Base::mask_where_cut(block);
@@ -226,6 +232,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     mark(Activity::kSoftmax, block);
     softmax.start(acc_s, scale_log2);
     softmax.template add<0, kBlockN / 2>(acc_s, scale_log2, p);
+    end_softmax();
     release_last_slab();
     // The end is asked of an opaque number: ptxas schedules what the compiler makes of the plain loop 2% slower for
     // three consumers. Under a causal mask a diagonal that is not aligned to the blocks crosses a second one.

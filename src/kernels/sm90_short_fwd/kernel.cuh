@@ -265,6 +265,8 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
   FC_DEVICE void end_issue() {}
   FC_DEVICE void first_done() {}
   FC_DEVICE void all_done() {}
+  FC_DEVICE void begin_softmax() {}
+  FC_DEVICE void end_softmax() {}
 
   FC_DEVICE int row(int r) const { return 16 * at.warp + tile::row_of_lane(at.lane, r); }
   FC_DEVICE tile::Cut cut(int block) const {

@@ -9,9 +9,9 @@
 namespace flashcore::tile {
 
 // Ping-pong: consumer i may issue the multiplies of a step once consumer i - 1 gives up its turn. kTurn: 0: there are no
-// turns; 1: when it has issued its own; 2: when the first of its two multiplies is done, 3: when both are. Where
-// multiplies take as long as the softmax, turns that end with the issue let consumers fall into step: the tensor cores
-// work on both at once, then neither, and each unit idles half of the time.
+// turns; 1: when it has issued its own; 2: when the first of its two multiplies is done, 3: when both are. Or, 4, turns
+// are of the softmax: consumer i begins its own when that of consumer i - 1 has ended. Else nothing keeps consumers from
+// working on their softmaxes side by side, where each takes half as long again, and then on their multiplies.
 template <int kConsumers, int kTurn>
 struct PingPong {
   static constexpr int kFirstBarrier = 8;
@@ -23,13 +23,18 @@ struct PingPong {
     if (kTurn != 0 && index == kConsumers - 1) ptx::bar_arrive(kFirstBarrier, 256);
   }
   FC_DEVICE void begin_turn() const {
-    if constexpr (kTurn != 0) ptx::bar_sync(kFirstBarrier + index, 256);
+    if constexpr (kTurn >= 1 && kTurn <= 3) wait_for_turn();
   }
   FC_DEVICE void issued() const { end_if<1>(); }
   FC_DEVICE void first_done() const { end_if<2>(); }
   FC_DEVICE void all_done() const { end_if<3>(); }
+  FC_DEVICE void begin_softmax() const {
+    if constexpr (kTurn == 4) wait_for_turn();
+  }
+  FC_DEVICE void end_softmax() const { end_if<4>(); }
 
  private:
+  FC_DEVICE void wait_for_turn() const { ptx::bar_sync(kFirstBarrier + index, 256); }
   template <int kWhen>
   FC_DEVICE void end_if() const {
     if constexpr (kTurn == kWhen) ptx::bar_arrive(kFirstBarrier + (index + 1 == kConsumers ? 0 : index + 1), 256);

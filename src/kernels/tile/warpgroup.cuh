@@ -54,6 +54,7 @@ FC_DEVICE void issue_pv(float (&acc_o)[kCount], const unsigned (&p)[kSteps][4], 
 //   release_k(), release_v()      it has been read
 //   begin_issue(), end_issue()    around the multiplies of a step: ping-pong, or nothing
 //   first_done(), all_done()      when the scores of a step are there, and its values
+//   begin_softmax(), end_softmax()  around its exponentials, and the functions of scores before them
 //   cut(block), mask_scores(block, cut)
 //   transform_scores(block)       where the problem has a function of scores
 //   express_scores(block), mask_listed(block)   where it has functions of its own
@@ -130,6 +131,8 @@ struct AttentionWarpgroup : Marks {
     wait_qk<1>();
     family().first_done();
     family().release_k();
+    constexpr bool kTransforms = transforms_scores(T) || T.score_expression;
+    if constexpr (kTransforms) family().begin_softmax();
     mark(Activity::kMask, block);
     // Asked here rather than in a loop of its own for blocks that are cut: a second copy of the loop costs a quarter of
     // the compile time and bought nothing.
@@ -142,8 +145,10 @@ struct AttentionWarpgroup : Marks {
     wait_pv();
     family().all_done();
     family().release_v();
+    if constexpr (!kTransforms) family().begin_softmax();
     mark(Activity::kSoftmax, block);
     softmax.update(acc_s, scale_log2, p, acc_o);
+    family().end_softmax();
   }
   // Rows that see no key.
   FC_DEVICE void init_empty_row() {
