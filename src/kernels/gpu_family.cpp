@@ -190,10 +190,7 @@ Descale make_descale_of_keys(const Problem& problem, Scaling scaling) {
 
 void relocate_fp8(Step& step, std::size_t offset, const Problem& problem) {
   relocate_forward(step, offset + offsetof(Fp8ForwardParams, problem));
-  if (!problem.has_descales()) return;
-  step.relocate(offset + offsetof(Fp8ForwardParams, descale_q) + offsetof(Descale, values), Operand::kDescaleQ);
-  step.relocate(offset + offsetof(Fp8ForwardParams, descale_k) + offsetof(Descale, values), Operand::kDescaleK);
-  step.relocate(offset + offsetof(Fp8ForwardParams, descale_v) + offsetof(Descale, values), Operand::kDescaleV);
+  relocate_fp8_descales<Fp8ForwardParams>(step, problem, offset);
 }
 
 void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts& layouts) {
@@ -311,9 +308,14 @@ PageEndMap page_end_map_of(std::size_t param_offset, DType dtype, const TensorLa
   return {map, static_cast<int>(of_page), static_cast<int>(of_key)};
 }
 
-std::optional<std::string> why_no_ampere(const Problem& problem, const DeviceLimits& limits) {
+std::optional<std::string> why_no_ampere(const DeviceLimits& limits) {
   if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
   if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
+  return std::nullopt;
+}
+
+std::optional<std::string> why_no_ampere(const Problem& problem, const DeviceLimits& limits) {
+  if (auto reason = why_no_ampere(limits)) return reason;
   if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
   if (problem.is_8bit()) return kNo8Bits;
   return std::nullopt;

@@ -27,6 +27,14 @@ void relocate_forward(Step& step, std::size_t offset);
 // The same of 8-bit problems. Without scales the addresses of the factors stay null.
 Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts);
 void relocate_fp8(Step& step, std::size_t offset, const Problem& problem);
+// The addresses of the factors of 8-bit problems, in parameters of type All at the start of the step's.
+template <class All>
+void relocate_fp8_descales(Step& step, const Problem& problem, std::size_t offset = 0) {
+  if (!problem.has_descales()) return;
+  step.relocate(offset + offsetof(All, descale_q) + offsetof(Descale, values), Operand::kDescaleQ);
+  step.relocate(offset + offsetof(All, descale_k) + offsetof(Descale, values), Operand::kDescaleK);
+  step.relocate(offset + offsetof(All, descale_v) + offsetof(Descale, values), Operand::kDescaleV);
+}
 // How an operand's factors lie, whose heads have so many rows; and those of k or v.
 Descale make_descale(const Problem& problem, Scaling scaling, std::int64_t heads, std::int64_t rows);
 Descale make_descale_of_keys(const Problem& problem, Scaling scaling);
@@ -204,7 +212,9 @@ inline std::int64_t most_ragged_tiles(const Problem& problem, std::int64_t total
   return std::min(of_bounds, total_q / rows + problem.batch) * problem.heads_q;
 }
 
-// Why a device has no tensor cores as of Ampere, or they have no path for the problem's types; none if they have.
+// Why a device has no tensor cores as of Ampere.
+std::optional<std::string> why_no_ampere(const DeviceLimits& limits);
+// The same, or why they have no path for the problem's types; none if they have.
 std::optional<std::string> why_no_ampere(const Problem& problem, const DeviceLimits& limits);
 // Why a device has no TMA and no wgmma.
 std::optional<std::string> why_no_hopper(const DeviceLimits& limits);

@@ -31,6 +31,14 @@ struct Config {
 
 constexpr int kMaxHeadDim = 256;
 
+// q of 8 bits has k and v of its own type, which are a quantised cache here. The kernel has its traits so, and what the
+// host asks of a config with the problem's traits makes them so.
+constexpr Traits with_cache_of_q(Traits t) {
+  if (is_8bit(t.element)) t.cache = t.element == Element::kE4M3 ? CacheElement::kE4M3 : CacheElement::kE5M2;
+  return t;
+}
+constexpr bool has_8bit_q(const Traits& t) { return is_8bit(t.element); }
+
 // Of an element of K and V in shared memory.
 constexpr int cache_bits(const Traits& t) { return has_nibbles(t) ? 4 : has_quantised_cache(t) ? 8 : 16; }
 constexpr int chunk_columns(const Traits& t) { return 128 / cache_bits(t); }
@@ -45,16 +53,19 @@ constexpr int keys_per_warp(const Config& c) { return c.block_n / c.key_warps; }
 // What is dealt out: one block, or the blocks of a part.
 constexpr int unit_blocks(const Config& c) { return c.split_keys == 0 ? 1 : c.split_keys / c.block_n; }
 
-constexpr int q_bytes(const Config& c, const Traits& t) { return tile_rows(c) * padded_dim(t, t.head_dim) * 2; }
+constexpr int q_bits(const Traits& t) { return has_8bit_q(t) ? 8 : 16; }
+constexpr int q_bytes(const Config& c, const Traits& t) {
+  return tile_rows(c) * padded_dim(t, t.head_dim) * q_bits(t) / 8;
+}
 // Q's fragments stay in registers through a tile. Wide ones are read from shared memory at every block.
 constexpr bool keeps_q(const Traits& t) { return t.head_dim <= 128; }
 // What tensor cores multiply. Codes of a quantised cache are exact in fp16, and become that by the fewest instructions:
 // of two e4m3 it is one conversion, and bf16 takes four more. Rows of a bf16 Q are scaled into its range once, in
-// registers.
+// registers; Q of 8 bits is exact in it.
 constexpr Element operand_element(const Traits& t) {
-  return has_quantised_cache(t) && keeps_q(t) ? Element::kF16 : t.element;
+  return has_quantised_cache(t) && (keeps_q(t) || has_8bit_q(t)) ? Element::kF16 : t.element;
 }
-constexpr bool scales_q(const Traits& t) { return operand_element(t) != t.element; }
+constexpr bool scales_q(const Traits& t) { return !has_8bit_q(t) && operand_element(t) != t.element; }
 // Fragments of Q at a time.
 constexpr int q_steps(const Traits& t) { return keeps_q(t) ? padded_dim(t, t.head_dim) / 16 : code_steps(t); }
 constexpr int own_q_bytes(const Config& c, const Traits& t) { return keeps_q(t) ? 16 : q_bytes(c, t); }
@@ -101,7 +112,8 @@ constexpr int pages_bytes(const Config& c, const Traits& t) {
   return t.paged || t.token_factors ? factors_offset(c, t) + factors_bytes(c, t) : 16;
 }
 
-constexpr int smem_bytes(const Config& c, const Traits& t) {
+constexpr int smem_bytes(const Config& c, const Traits& of_problem) {
+  const Traits t = with_cache_of_q(of_problem);
   return c.num_stages * stage_bytes(c, t) + step_slots(c) * (kStepBytes + kRunBytes) + kFlagBytes + table_bytes(t) +
          pages_bytes(c, t) + own_q_bytes(c, t);
 }
@@ -155,8 +167,9 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
 constexpr bool changes_scores(const Traits& t) { return transforms_scores(t) || t.score_expression; }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
-constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
-  if (t.element == Element::kF32) return "fp16 and bf16 only";
+constexpr const char* why_invalid(const Config& c, const Traits& of_problem, const Limits& limits) {
+  const Traits t = with_cache_of_q(of_problem);
+  if (t.element == Element::kF32) return "no fp32";
   if (keys_first(c) && c.row_warps != 1) return "row_warps is 1 with warp_rows=8";
   if (keys_first(c) && c.split_keys != 0)
     return "split_keys goes with warp_rows=16: its bits are the same whatever the rows of a tile";

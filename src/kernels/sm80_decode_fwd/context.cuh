@@ -40,7 +40,7 @@ struct Context : tile::KernelExpressions<has_expression(T)>, tile::Marks {
   // that nobody sees.
   static constexpr unsigned kMissing = 0xfffffffeu, kUnseen = 0xffffffffu;
   static constexpr unsigned kNan = marks_missing(T) ? 0u : has_quantised_cache(T) ? 0x7f7f7f7fu : 0x7fff7fffu;
-  using TileQ = tile::SharedTile<kDim, tile::SharedLayout::kXor>;
+  using TileQ = QueryTile<T, kDim>;
   using TileK = CacheTile<T, kDim>;
   using TileV = CacheTile<T, kDimV>;
   using Scores = float[kKeyTiles][kWords];
@@ -49,13 +49,12 @@ struct Context : tile::KernelExpressions<has_expression(T)>, tile::Marks {
   const Params& params;
   const ScoreParams* score_params;
   const PagedParams* paged;
-  const Quantised<Params>* descales;  // null where the traits have no such thing
+  const Factored<T>* descales;  // null where the traits have no such thing
   const Dealer<T, C> dealer;
   const int lane, row_warp, key_warp;
 
   FC_DEVICE Context(const Params& p, const ScoreParams* of_scores, const RaggedParams* of_lengths,
-                    const PagedParams* of_pages, const Quantised<Params>* of_cache,
-                    const ExpressionParams* of_expressions)
+                    const PagedParams* of_pages, const Factored<T>* of_cache, const ExpressionParams* of_expressions)
       : tile::KernelExpressions<has_expression(T)>(of_expressions),
         params(p),
         score_params(of_scores),

@@ -14,6 +14,7 @@ namespace {
 
 using DecodeConfig = sm80_decode_fwd::Config;
 using DecodeParams = sm80_decode_fwd::Params;
+using Fp8DecodeParams = sm80_decode_fwd::Fp8Params;
 
 constexpr std::int64_t kLeastBlock = 16;  // keys
 constexpr int kInvariantKeys = 2048;      // of a part that is the same in every batch
@@ -25,6 +26,9 @@ std::int64_t units_of(const Problem& problem, int rows, std::int64_t keys) {
   return problem.batch * problem.heads_kv * row_tiles *
          std::max<std::int64_t>(1, (problem.seqlen_kv + keys - 1) / keys);
 }
+
+// K and V as codes, of a quantised cache or of 8-bit q.
+bool has_codes(const Problem& problem) { return problem.has_quantised_cache() || problem.is_8bit(); }
 
 sm80_decode_fwd::Units units_of_strides(Operand operand, const TensorLayout& layout, DType dtype, bool has_batches) {
   const std::int64_t of_unit = 16 * 8 / bits_of(dtype);  // elements
@@ -47,14 +51,18 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (auto reason = why_no_ampere(problem, limits)) return reason;
-    const std::int64_t multiple = problem.has_quantised_cache() ? 128 / bits_of(problem.cache_dtype()) : 8;
+    if (auto reason = problem.is_8bit() ? why_no_ampere(limits) : why_no_ampere(problem, limits)) return reason;
+    if (problem.has_transposed_v()) return "v_layout dn: no kernel of this family reads V as columns of keys";
+    if (problem.q_scaling() == Scaling::kToken)
+      return "scaling token with q of 8 bits: no kernel of this family reads a factor for each row of q";
+    const std::int64_t multiple = has_codes(problem) ? 128 / bits_of(problem.cache_dtype()) : 8;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % multiple != 0 || dim > sm80_decode_fwd::kMaxHeadDim)
         return fmt::format("{} that are multiples of {} up to {} only, not {}: rows are copied in 16-byte pieces",
                            problem.has_quantised_cache()
                                ? fmt::format("a cache of {} with head dims", to_string(problem.cache_dtype()))
-                               : "head dims",
+                           : problem.is_8bit() ? fmt::format("{} with head dims", to_string(problem.dtype))
+                                               : "head dims",
                            multiple, sm80_decode_fwd::kMaxHeadDim, dim);
     }
     if (auto reason = why_indices_overflow(problem)) return reason;
@@ -68,7 +76,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
 
   // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured, but with functions of the
   // user's own, which no other family that splits a row's keys has. Quantised caches have no other family than the
-  // naive one.
+  // naive one, and of 8-bit q pages and e5m2 have none; dense e4m3 has its families before this one.
   int preference(const Problem& problem, const DeviceLimits&) const override {
     const bool few_rows = problem.seqlen_q <= kFewInvariantRows;
     if (!problem.ragged()) return few_rows && problem.has_expression() ? 95 : 75;
@@ -119,7 +127,11 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
                       problem.id(), factors);
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(ctas);
-    if (problem.has_quantised_cache()) {
+    if (problem.is_8bit()) {
+      const Fp8ForwardParams own = make_fp8_params(problem, layouts);
+      set_params_of(step, Fp8DecodeParams{params, own.descale_q, own.descale_k, own.descale_v}, problem, layouts);
+      relocate_fp8_descales<Fp8DecodeParams>(step, problem);
+    } else if (problem.has_quantised_cache()) {
       set_params_of(step, with_descales(params, problem), problem, layouts);
       relocate_descales<DecodeParams>(step, problem);
     } else {
@@ -147,7 +159,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     constexpr Ring kRings[] = {{128, 2, 4}, {128, 2, 2}, {64, 2, 2}, {64, 2, 3}, {64, 2, 2}};
     const bool is_int4 = problem.kv_dtype == DType::kInt4;
     const bool many = is_int4 && units_of(problem, 8, 128) >= std::int64_t{32} * limits.multiprocessors;
-    for (const Ring& ring : std::span(kRings).subspan(many ? 0 : problem.has_quantised_cache() ? 1 : 3)) {
+    for (const Ring& ring : std::span(kRings).subspan(many ? 0 : has_codes(problem) ? 1 : 3)) {
       const DecodeConfig config = {
           .warp_rows = 8, .block_n = ring.block_n, .num_stages = ring.num_stages, .ctas_per_sm = ring.ctas_per_sm};
       if (!sm80_decode_fwd::why_invalid(config, traits_of(problem), limits_of(limits))) return config;
@@ -165,7 +177,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
                                {4, 64, 3, 1},  {4, 64, 2, 1},  {2, 32, 4, 2}, {2, 32, 3, 2}, {2, 64, 4, 1},
                                {2, 64, 3, 1},  {2, 32, 4, 1},  {2, 32, 3, 1}, {2, 32, 2, 1}, {1, 16, 2, 1}};
     const std::span<const Ring> rings = std::span(kRings).subspan(problem.kv_dtype == DType::kInt4 ? 0
-                                                                  : problem.has_quantised_cache()  ? 1
+                                                                  : has_codes(problem)             ? 1
                                                                                                    : 2);
     const std::int64_t rows = problem.seqlen_q * problem.group_size();
     if (rows <= 8) {

@@ -23,7 +23,7 @@ struct Kernel {
   Output<T, C> output;
 
   FC_DEVICE Kernel(const Params& params, const ScoreParams* score, const RaggedParams* ragged, const PagedParams* paged,
-                   const Quantised<Params>* descales = nullptr, const ExpressionParams* expression = nullptr)
+                   const Factored<T>* descales = nullptr, const ExpressionParams* expression = nullptr)
       : context(params, score, ragged, paged, descales, expression) {}
 
   // --- steps ------------------------------------------------------------------------------------------------------
@@ -166,6 +166,30 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_quantised_paged(const __grid_constant__ Paged<Quantised<Params>> params) {
   Kernel<T, C>(params.plain.plain, &params.score, &params.ragged, &params.paged, &params.plain).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_fp8(const __grid_constant__ Fp8Params params) {
+  Kernel<with_cache_of_q(T), C>(params.plain, nullptr, nullptr, nullptr, &params).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_fp8_scored(const __grid_constant__ Scored<Fp8Params> params) {
+  Kernel<with_cache_of_q(T), C>(params.plain.plain, &params.score, nullptr, nullptr, &params.plain).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_fp8_ragged(const __grid_constant__ Ragged<Fp8Params> params) {
+  Kernel<with_cache_of_q(T), C>(params.plain.plain, &params.score, &params.ragged, nullptr, &params.plain).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_fp8_paged(const __grid_constant__ Paged<Fp8Params> params) {
+  Kernel<with_cache_of_q(T), C>(params.plain.plain, &params.score, &params.ragged, &params.paged, &params.plain).run();
 }
 
 template <Traits T, Config C>

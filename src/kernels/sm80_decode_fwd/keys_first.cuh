@@ -14,15 +14,6 @@
 
 namespace flashcore::sm80_decode_fwd {
 
-template <bool kFirst, class First, class Second>
-struct Choice {
-  using Type = First;
-};
-template <class First, class Second>
-struct Choice<false, First, Second> {
-  using Type = Second;
-};
-
 // Of a lane's two rows: over the eight lanes that share them.
 FC_DEVICE float octet_max(float value) {
 #pragma unroll

@@ -103,22 +103,23 @@ struct Loader {
     }
   }
 
-  FC_DEVICE static const unsigned short* row_of(const void* tensor, const Strides& stride, int batch, int head,
-                                                int row) {
-    return static_cast<const unsigned short*>(tensor) + batch * stride.batch + head * stride.head + row * stride.row;
+  using QueryElement = typename Choice<has_8bit_q(T), unsigned char, unsigned short>::Type;
+  FC_DEVICE static const QueryElement* row_of(const void* tensor, const Strides& stride, int batch, int head, int row) {
+    return static_cast<const QueryElement*>(tensor) + batch * stride.batch + head * stride.head + row * stride.row;
   }
   FC_DEVICE void load_q(Context& context, int number, const Run& run) {
     context.mark(Activity::kLoadQ);
-    constexpr int kChunks = Context::kDim / 8, kCopies = tile_rows(C) * kChunks;
+    constexpr int kColumns = 128 / q_bits(T), kChunks = Context::kDim / kColumns, kCopies = tile_rows(C) * kChunks;
 #pragma unroll 1
     for (int index = ptx::tid_x(); index < kCopies; index += Context::kThreads) {
       const int row = index / kChunks, chunk = index % kChunks;
       const int position = context.params.by_group_size.quotient(run.first_row + row);
       const int head =
           run.head_kv * context.params.group_size + run.first_row + row - position * context.params.group_size;
-      const bool exists = position < run.len_q && chunk * 8 < T.head_dim;
-      const unsigned short* from =
-          row_of(context.problem().q, context.problem().q_stride, run.batch, head, run.first_q + position) + chunk * 8;
+      const bool exists = position < run.len_q && chunk * kColumns < T.head_dim;
+      const QueryElement* from =
+          row_of(context.problem().q, context.problem().q_stride, run.batch, head, run.first_q + position) +
+          chunk * kColumns;
       ptx::cp_async_16(context.address_q(number) + TileQ::offset(row, chunk), from, exists ? 16 : 0);
     }
   }

@@ -6,6 +6,7 @@
 #include "kernels/ptx/atomic.cuh"
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/sm80_decode_fwd/deal.cuh"
+#include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/partial.cuh"
 #include "kernels/tile/score.cuh"
 
@@ -63,7 +64,7 @@ struct Finish {
   const ScoreParams* score_params;
   const Run& run;
   const int lane, row_warp, key_warp;
-  const Quantised<Params>* descales;
+  const Factored<T>* descales;
 
   // Within the tile; rows of heads and positions that do not exist are its last ones.
   FC_DEVICE int row(int r) const { return C.warp_rows * row_warp + tile::row_of_lane(lane, r); }
@@ -168,21 +169,26 @@ struct Finish {
   }
 
   // --- results ----------------------------------------------------------------------------------------------------
+  using OutputElement = typename Choice<is_8bit(T.output), unsigned char, unsigned short>::Type;
   struct Place {
     int position, head;
-    unsigned short* o;
+    OutputElement* o;
   };
   FC_DEVICE Place place_of(int of_row) const {
     const ForwardParams& problem = params.problem;
     Place place;
     place.position = params.by_group_size.quotient(run.first_row + of_row);
     place.head = run.head_kv * params.group_size + run.first_row + of_row - place.position * params.group_size;
-    place.o = static_cast<unsigned short*>(problem.o) + run.batch * problem.o_stride.batch +
+    place.o = static_cast<OutputElement*>(problem.o) + run.batch * problem.o_stride.batch +
               place.head * problem.o_stride.head + (run.first_q + place.position) * problem.o_stride.row;
     return place;
   }
   FC_DEVICE static void store_pair(const Place& place, int column, float a, float b) {
-    ptx::st_global_u32(reinterpret_cast<unsigned*>(place.o + column), tile::pack<T.element>(a, b));
+    if constexpr (is_8bit(T.output))
+      ptx::st_global_u16(
+          reinterpret_cast<unsigned short*>(place.o + column),
+          static_cast<unsigned short>(tile::fp8_of_float<T.output>(a) | tile::fp8_of_float<T.output>(b) << 8));
+    else ptx::st_global_u32(reinterpret_cast<unsigned*>(place.o + column), tile::pack<T.output>(a, b));
   }
   // What O is multiplied with. One thread of a row writes its log-sum-exp.
   FC_DEVICE float end_row(const Place& place, float maximum, float total, bool writes) const {

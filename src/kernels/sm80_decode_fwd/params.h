@@ -22,4 +22,22 @@ struct Params {
   Units k_units, v_units;
 };
 
+// The parameters of `forward_fp8`, for q of 8 bits.
+struct Fp8Params {
+  Params plain;
+  Descale descale_q, descale_k, descale_v;
+};
+
+template <bool kFirst, class First, class Second>
+struct Choice {
+  using Type = First;
+};
+template <class First, class Second>
+struct Choice<false, First, Second> {
+  using Type = Second;
+};
+// Parameters with the factors of codes.
+template <Traits T>
+using Factored = typename Choice<is_8bit(T.element), Fp8Params, Quantised<Params>>::Type;
+
 }  // namespace flashcore::sm80_decode_fwd

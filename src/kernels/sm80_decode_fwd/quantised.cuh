@@ -18,6 +18,8 @@ namespace flashcore::sm80_decode_fwd {
 // kColumns elements of K or V a row; of a quantised cache two make one 16-bit column, of int4 four.
 template <Traits T, int kColumns>
 using CacheTile = tile::SharedTile<kColumns * cache_bits(T) / 16, tile::SharedLayout::kXor>;
+template <Traits T, int kColumns>
+using QueryTile = tile::SharedTile<kColumns * q_bits(T) / 16, tile::SharedLayout::kXor>;
 
 // Columns 16·d .. 16·d + 15 of Q, in the order of the codes: four words of 16 rows, two of eight.
 template <class Tile, int kWords>
@@ -30,9 +32,23 @@ FC_DEVICE void load_q_of_bytes(unsigned (&q)[kWords], ptx::SharedAddress rows, i
   }
 }
 
+// The same of Q of 8 bits, which becomes fp16 as K does: of a row a lane's four codes of 16 columns.
+template <Traits T, class Tile, int kWords>
+FC_DEVICE void widen_q_of_bytes(unsigned (&q)[kWords], ptx::SharedAddress rows, int lane, int d) {
+  constexpr int kRows = kWords / 2;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    unsigned pairs[2];
+    tile::widen<operand_element(T), T.element>(
+        ptx::ld_shared_u32(rows + Tile::offset(lane / 4 + r * 8, d) + lane % 4 * 4), pairs);
+    q[r] = pairs[0], q[kRows + r] = pairs[1];
+  }
+}
+
 template <Traits T, class Tile, int kWords>
 FC_DEVICE void load_q_of_codes(unsigned (&q)[kWords], ptx::SharedAddress rows, int lane, int d) {
-  if constexpr (has_nibbles(T)) load_q_of_nibbles<Tile>(q, rows, lane, d);
+  if constexpr (has_8bit_q(T)) widen_q_of_bytes<T, Tile>(q, rows, lane, d);
+  else if constexpr (has_nibbles(T)) load_q_of_nibbles<Tile>(q, rows, lane, d);
   else load_q_of_bytes<Tile>(q, rows, lane, d);
 }
 

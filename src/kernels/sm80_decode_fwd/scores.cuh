@@ -19,7 +19,7 @@ struct Queries {
 
   unsigned q[q_steps(T)][Context::kWords];
   float slopes[2];
-  float factor_k;    // of a quantised cache
+  float factor_k;    // of a quantised cache; of 8-bit q times q's
   float factors[2];  // of the rows' scores, where Q is scaled: K's among them
 
   FC_DEVICE void clear() {
@@ -35,6 +35,7 @@ struct Queries {
     if constexpr (T.token_factors) factor_k = 1.0f;
     else if constexpr (has_quantised_cache(T))
       factor_k = tile::descale(context.descales->descale_k, run.batch, run.head_kv);
+    if constexpr (has_8bit_q(T)) factor_k *= tile::descale(context.descales->descale_q, run.batch, run.head_kv);
     if constexpr (keeps_q(T)) {
       load_q(context, context.address_q(number));
       if constexpr (scales_q(T)) scale_q(context);
