@@ -83,6 +83,26 @@ TEST(Dispatch, DecodesPagesAndRaggedBatchesWithKeysDealtOut) {
   }
 }
 
+// q of 8 bits in the same way; of dense ones those that no family of 8-bit tensor cores has.
+TEST(Dispatch, DecodesEightBitsWithKeysDealtOut) {
+  for (const auto& [device, arch] :
+       {std::pair("a100", "sm_80"), {"none", "sm_89"}, {"h100", "sm_90"}, {"h200", "sm_90"}, {"none", "sm_120"}}) {
+    for (const char* id :
+         {"b64_h32_hk8_sq1_sk4096_d128_e4m3_raggedrandom_page16",
+          "b4_h28_hk4_sq16_sk20000_d128_e5m2_perhead_causal_raggedfull_page1",
+          "b64_h32_hk8_sq4_sk4096_d128_e4m3_raggedrandom",
+          "b4_h32_hk8_sq500_sk4096_d128_e4m3_causal_raggedrandom_page16", "b64_h32_hk8_sq1_sk4096_d128_e5m2"})
+      EXPECT_EQ(choose(id, gpu(device, arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
+    EXPECT_EQ(choose("b64_h32_hk8_sq1_sk4096_d128_e4m3_raggedrandom_page16", gpu(device, arch)).reason.find("ref_fwd"),
+              std::string::npos);
+  }
+  for (const char* id : {"b64_h32_hk8_sq1_sk4096_d128_e4m3", "b8_h32_hk8_s2048_d128_e4m3_causal_raggedhalving"}) {
+    EXPECT_EQ(choose(id, gpu("none", "sm_89")).candidate.family->name(), "sm89_fp8_fwd") << id;
+    EXPECT_EQ(choose(id, gpu("a100", "sm_80")).candidate.family->name(), "sm80_decode_fwd") << id;
+  }
+  EXPECT_EQ(choose("b64_h32_hk8_sq1_sk4096_d128_e4m3", gpu("h100", "sm_90")).candidate.family->name(), "sm90_fp8_fwd");
+}
+
 // Pages of multiples of eight keys, which TMA loads; more than 16 rows are no decoding.
 TEST(Dispatch, DecodesPagesOnHopperByTma) {
   for (const char* id :

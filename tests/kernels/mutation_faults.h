@@ -58,6 +58,8 @@ inline constexpr const char* kSplitTiles = "b2_h4_hk1_sq1_sk600_d64_fp16";
 inline constexpr const char* kManyParts = "b1_h2_hk1_sq1_sk2500_d16_fp16_alibi";
 // By way of pages, sequences of different lengths.
 inline constexpr const char* kPagedCodes = "b3_h4_hk2_sq3_sk300_d64_bf16_kve4m3_perhead_causal_raggedhalving_page16";
+// q of 8 bits too: tiles of 16 rows and of two.
+inline constexpr const char* kPagedBytes = "b2_h4_hk2_sq9_sk150_d64_e4m3_perhead_causal_raggedhalving_page16";
 // Uneven pieces of O, rows of three heads, tiles of rows that do not exist; parts of a tile, and pages.
 inline constexpr const char* kWideRows = "b1_h6_hk2_sq15_sk100_d264_dv144_fp16_causal";
 inline constexpr const char* kWidePages = "b2_h16_hk1_sq1_sk200_d576_dv512_bf16_raggedhalving_page16";
@@ -748,6 +750,16 @@ inline const std::vector<Mutation>& mutations() {
        "tile::descale(context.descales->descale_k, run.batch, 0)", kWrong},
       {"codes_factor_of_v_dropped", kDecode, kPagedCodes, kMergeParts,
        "scale *= tile::descale(descales->descale_v, run.batch, run.head_kv);", "", kWrong},
+      {"bytes_factor_of_q_dropped", kDecode, kPagedBytes, kScoresDecode,
+       "factor_k *= tile::descale(context.descales->descale_q, run.batch, run.head_kv);", ";", kWrong},
+      {"bytes_factor_of_q_of_the_first_head", kDecode, kPagedBytes, kScoresDecode,
+       "tile::descale(context.descales->descale_q, run.batch, run.head_kv)",
+       "tile::descale(context.descales->descale_q, run.batch, 0)", kWrong},
+      {"bytes_q_columns_of_a_word_swapped", kDecode, kPagedBytes, kCodes, "q[r] = pairs[0], q[kRows + r] = pairs[1];",
+       "q[r] = pairs[1], q[kRows + r] = pairs[0];", kWrong},
+      {"bytes_q_of_eight_rows_twice", kDecode, kPagedBytes, kCodes, "lane / 4 + r * 8, d", "lane / 4, d", kWrong},
+      {"bytes_half_of_q_copied", kDecode, kPagedBytes, kLoaderDecode, "chunk * kColumns < T.head_dim",
+       "chunk * 2 * kColumns < T.head_dim", kWrong},
       {"codes_upper_half_as_the_lower", kDecode, kPagedCodes, kWiden, "cvt_f16x2_e4m3x2(codes >> 16)",
        "cvt_f16x2_e4m3x2(codes & 0xffffu)", kWrong},
       {"codes_int8_without_a_sign", kDecode, "b2_h4_hk2_sq3_sk70_d64_fp16_kvint8", kWiden, "kOffsets = 0x64806480u",

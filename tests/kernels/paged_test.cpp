@@ -30,12 +30,12 @@ constexpr std::int32_t kMostInt = std::numeric_limits<std::int32_t>::max();
 // One candidate bound once, and launched on any lengths and tables.
 class PagedBatch {
  public:
-  PagedBatch(const char* candidate_text, const char* id)
+  PagedBatch(const char* candidate_text, const char* id, std::string_view arch = "sm_90")
       : problem_(PlacedProblem::parse(widened(candidate_text, id))),
         layouts_(make_layouts(problem_)),
         at_(boundaries_of(problem_)) {
     const bool on_cpu = std::string_view(candidate_text).starts_with("cpu");
-    device_ = on_cpu ? open_cpu_device() : open_emulator();
+    device_ = on_cpu ? open_cpu_device() : open_emulator(arch);
     const DeviceLimits& limits = device_->info().limits;
     const Candidate candidate = parse_candidate(candidate_text, problem_, limits);
     loaded_ = std::make_unique<LoadedCandidate>(*device_, candidate, problem_,
@@ -170,11 +170,11 @@ bool reads_pages(const std::string& candidate, const char* id) {
 }
 
 // A config that is written out is not for every size.
-bool is_valid(const char* candidate, const char* id) {
+bool is_valid(const char* candidate, const char* id, std::string_view arch = "sm_90") {
   const bool on_cpu = std::string_view(candidate).starts_with("cpu");
   try {
     parse_candidate(candidate, PlacedProblem::parse(id).problem(),
-                    (on_cpu ? open_cpu_device() : open_emulator())->info().limits);
+                    (on_cpu ? open_cpu_device() : open_emulator(arch))->info().limits);
     return true;
   } catch (const Error& e) {
     return std::string_view(e.what()).find("is not valid for") == std::string_view::npos;
@@ -211,8 +211,8 @@ TEST_P(PagedKernelTest, LengthsAndTablesMayChangeBetweenLaunches) {
 
 // Whatever a table says: NaN where the contract has it, the reference's numbers elsewhere, no access outside. Of three
 // sequences with 12 rows and 40 keys each, two heads and pages of 8 keys.
-void try_hostile_tables(const char* candidate, const char* id) {
-  PagedBatch batch(candidate, id);
+void try_hostile_tables(const char* candidate, const char* id, std::string_view arch = "sm_90") {
+  PagedBatch batch(candidate, id, arch);
   const std::vector<std::int32_t> table = batch.table, used = batch.used;
   for (const std::int32_t page : {-1, batch.pages(), kMostInt, kLeastInt, -batch.pages()}) {
     batch.table = table;
@@ -509,10 +509,65 @@ TEST(PagedFamiliesTest, Fp32) {
         << candidate;
 }
 
-TEST(PagedFamiliesTest, EightBits) {
-  for (const char* id : {"b3_h4_hk2_sq3_sk40_d64_e4m3_perhead_causal_raggedrandom_page16",
-                         "b3_h2_sq3_sk20_d32_e5m2_bshd_raggedhalving_page4"})
-    EXPECT_EQ(run_on_emulator(device_sources(), kRef, PlacedProblem::parse(id), 2).verdict(), "passed") << id;
+// q, k and v of 8 bits, and before sm_89 e4m3 without an instruction that converts it.
+struct OnArch {
+  const char* candidate;
+  const char* arch;
+};
+class EightBitsTest : public ::testing::TestWithParam<OnArch> {};
+
+TEST_P(EightBitsTest, EveryTypeScalingAndPageSize) {
+  const auto& [candidate, arch] = GetParam();
+  for (const char* id : {"b3_h4_hk2_sq3_sk40_d64_e4m3_perhead_causal_raggedfull_page16",
+                         "b3_h4_hk2_sq1_sk150_d128_e4m3_raggedhalving_page1",
+                         "b4_h2_hk1_sq9_sk30_d32_dv48_e5m2_ofp16_perhead_bshd_raggedrandom_page1",
+                         "b2_h8_hk1_sq7_sk90_d128_e4m3_ofp16_causaltl_softcap5_alibi_sink_raggedfull_page256",
+                         "b2_h2_sq2_sk90_d256_e4m3_perhead_raggedhalving_page64",
+                         "b3_h2_sq5_sk70_d80_e5m2_unscaled_wl9_wr4_strided_raggedhalving_page7",
+                         "b2_h4_sq2_sk90_d112_dv16_e4m3_oe4m3_raggedhalving_page16",
+                         "b2_h4_hk1_sq3_sk90_d48_dv80_e4m3_oe5m2_sink_raggedfull_page16"})
+    if (is_valid(candidate, id, arch)) {
+      EXPECT_EQ(PagedBatch(candidate, id, arch).run(), "") << id;
+    }
+}
+
+TEST_P(EightBitsTest, EmptySequencesAndHostileTables) {
+  const auto& [candidate, arch] = GetParam();
+  PagedBatch batch(candidate, "b3_h2_hk1_sq2_sk40_d64_e4m3_perhead_causal_sink_raggedfull_page8", arch);
+  for (const auto& used : {std::vector{0, 0, 0}, {40, 0, 1}, {0, 33, 0}}) {
+    batch.used = used;
+    EXPECT_EQ(batch.run(), "") << used[0] << " " << used[1];
+  }
+  for (const char* id :
+       {"b3_h2_sq12_sk40_d64_e4m3_causal_raggedfull_page8", "b3_h2_sq12_sk40_d64_e5m2_perhead_causal_raggedfull_page8"})
+    if (is_valid(candidate, id, arch)) try_hostile_tables(candidate, id, arch);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EightBitsTest,
+                         ::testing::Values(OnArch{kRef, "sm_90"}, OnArch{"sm80_decode_fwd", "sm_80"},
+                                           OnArch{"sm80_decode_fwd", "sm_90"}, OnArch{kDecode, "sm_80"},
+                                           OnArch{kDecodeEight, "sm_90"}, OnArch{kDecodeParts, "sm_90"}));
+
+TEST(EightBitFamiliesTest, DenseAndPacked) {
+  for (const char* id : {"b2_h4_hk2_sq3_sk70_d64_e4m3_perhead", "b1_h4_hk1_sq2_sk90_d80_e5m2_unscaled_strided",
+                         "b2_h8_hk2_sq1_sk300_d192_dv224_e4m3_wl90_bshd_softcap5_alibibatch",
+                         "b3_h8_hk2_sq2_sk200_d128_e4m3_perhead_causal_strided_sink_raggedhalving",
+                         "b3_h3_hk1_sq20_sk100_d48_dv208_e5m2_ofp16_causal_wl30_bshd_raggedrandom"}) {
+    for (const char* candidate : {kDecode, kDecodeEight, "sm80_decode_fwd"})
+      if (is_valid(candidate, id)) {
+        EXPECT_EQ(run_on_emulator(device_sources(), candidate, PlacedProblem::parse(id), 2).verdict(), "passed")
+            << candidate << " " << id;
+      }
+  }
+}
+
+TEST(EightBitFamiliesTest, WhatDecodingRefuses) {
+  const DeviceLimits& limits = open_emulator()->info().limits;
+  const Family& family = family_by_name("sm80_decode_fwd");
+  for (const auto& [id, says] : {std::pair("b1_h2_sq1_sk64_d64_e4m3_pertoken", "a factor for each row of q"),
+                                 {"b1_h2_sq1_sk64_d64_e4m3_vdn", "v_layout dn"},
+                                 {"b1_h2_sq1_sk64_d40_e5m2", "e5m2 with head dims that are multiples of 16"}})
+    EXPECT_NE(family.why_unsupported(Problem::parse(id), limits).value_or("").find(says), std::string::npos) << id;
 }
 
 }  // namespace

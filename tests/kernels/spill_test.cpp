@@ -83,6 +83,15 @@ Problem draw_int4_problem(std::mt19937_64& random, const std::vector<DType>& dty
   return problem;
 }
 
+// Of q, k and v of 8 bits.
+Problem draw_8bit_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_quantised_problem(random, dtypes);
+  problem.kv_dtype.reset(), problem.scaling.reset();
+  problem.dtype = pick<DType>(random, {DType::kE4M3, DType::kE5M2});
+  problem.o_dtype = pick<DType>(random, {DType::kF16, DType::kBF16, DType::kE4M3, DType::kE5M2});
+  return problem;
+}
+
 // The same with functions of the user's own.
 void add_functions(Problem& problem, std::mt19937_64& random) {
   const bool has_score = random() % 3 > 0, has_mask = !has_score || random() % 2 == 0;
@@ -222,6 +231,7 @@ TEST(SpillScored, NoAcceptedConfigOfSm89Fp8) {
 TEST(SpillInt4, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_int4_problem);
 }
+TEST(SpillFp8, NoAcceptedConfigOfSm80Decode) { expect_no_spills(family_by_name("sm80_decode_fwd"), draw_8bit_problem); }
 TEST(SpillWide, NoAcceptedConfigOfSm80Wide) { expect_no_spills(family_by_name("sm80_wide_fwd"), draw_wide_problem); }
 TEST(SpillExpressed, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_expressed_cache);
