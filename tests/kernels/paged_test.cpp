@@ -562,7 +562,7 @@ TEST(EightBitFamiliesTest, DenseAndPacked) {
 }
 
 TEST(EightBitFamiliesTest, WhatDecodingRefuses) {
-  const DeviceLimits& limits = open_emulator()->info().limits;
+  const DeviceLimits limits = limits_of_arch("sm_80");
   const Family& family = family_by_name("sm80_decode_fwd");
   for (const auto& [id, says] : {std::pair("b1_h2_sq1_sk64_d64_e4m3_pertoken", "a factor for each row of q"),
                                  {"b1_h2_sq1_sk64_d64_e4m3_vdn", "v_layout dn"},
