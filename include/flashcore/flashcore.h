@@ -195,8 +195,8 @@ typedef struct fc_attention {
   int32_t lengths; /* fc_lengths; other than FC_LENGTHS_FIXED: fc_plan_launch_operands is given cu_seqlens_q, ... */
   /* 1: the bits of a row of o and lse depend on its own sequence alone, not on what else is in the batch, the bounds of
    * lengths, or the size and order of pages: among dense, among packed and among paged batches, each with seqlen_q up
-   * to 16 or above. It chooses the kernel, without regard to speed, and goes with neither candidate nor score nor mask
-   * nor q of 8 bits. Decoding's workspace grows with batch and seqlen_kv. 0: no matter. Since ABI version 10 */
+   * to 16 or above. It chooses the kernel, without regard to speed, and goes with neither candidate nor score nor
+   * mask. Decoding's workspace grows with batch and seqlen_kv. 0: no matter. Since ABI version 10 */
   int32_t deterministic_batch;
   int64_t total_q;  /* of a ragged batch: rows of q and o. Rows that no sequence has are neither read nor written */
   int64_t total_kv; /* rows of k and v */

@@ -38,11 +38,6 @@ Choice batch_invariant_choice(const Problem& problem, const DeviceInfo& device) 
         "equal bits in every batch are asked for, and {} has a score or mask function; leave one out: kernels with "
         "functions are not known to keep bits",
         problem.id());
-  if (problem.is_8bit())
-    throw_bad_input(
-        "equal bits in every batch are asked for, and {} has q of 8 bits, whose kernels do not promise them; leave it "
-        "out",
-        problem.id());
   const Problem any = any_batch_of(problem);
   // What the emulator has no patience for is no matter of what a kernel can.
   DeviceLimits whole = device.limits;

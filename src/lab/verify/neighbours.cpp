@@ -59,6 +59,7 @@ std::optional<PlacedProblem> draw_problem(Draws& random, const DeviceInfo& devic
   if (!random.one_in(4) && !problem.ragged()) problem.lengths = Lengths::kFull;
   if (problem.ragged()) problem.lengths = Lengths::kFull;
   if (problem.ragged() && problem.is_8bit()) problem.scaling.reset();  // rows of dense ones alone have factors
+  problem.v_layout = VLayout::kNd;                                     // keys of V are placed row by row below
   if (problem.ragged() && problem.page_size == 0 && random.one_in(2)) problem.page_size = random.pick(kPageSizes);
   const bool few = random.one_in(2), many_keys = few && random.one_in(3);
   problem.seqlen_q = random.between(1, many_keys ? 2 : few ? kFewInvariantRows : kMostRows);
