@@ -128,11 +128,11 @@ TEST(Sm89Fp8, WhereDispatchTakesIt) {
   for (const char* arch : {"sm_89", "sm_100", "sm_120"}) {
     EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3_causal", arch), "sm89_fp8_fwd") << arch;
     EXPECT_EQ(chosen("b8_h8_sq1_sk4096_d128_e4m3", arch), "sm89_fp8_fwd") << arch;
-    EXPECT_EQ(chosen("b1_h8_s4096_d128_e5m2", arch), "ref_fwd") << arch;
+    EXPECT_EQ(chosen("b1_h8_s4096_d128_e5m2", arch), "sm80_decode_fwd") << arch;
   }
   EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3", "sm_90"), "sm90_fp8_fwd");
   EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3_softcap30", "sm_90"), "sm89_fp8_fwd");
-  EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3", "sm_80"), "ref_fwd");
+  EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3", "sm_80"), "sm80_decode_fwd");
 }
 
 }  // namespace
