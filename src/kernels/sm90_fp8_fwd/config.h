@@ -146,8 +146,8 @@ constexpr int pv_parts(const Config& c, const Traits& t) {
 }
 constexpr int registers_needed(const Config& c, const Traits& t) {
   const int scores = c.block_n / 2, sums = sum_registers(c, t, pv_parts(c, t));
-  // Sums that outlive a block, or are added while scores are computed, cost ptxas more.
-  const int extra = c.promote_every > 1 ? 32 : c.overlap == Overlap::kValuesFirst ? 8 : 0;
+  // Sums that are added while scores are computed cost ptxas more.
+  const int extra = c.overlap == Overlap::kValuesFirst ? 8 : 0;
   const int few = c.num_consumers >= 3 ? 8 : 0;  // of 160 or 112, addresses take a larger part
   // Scales of two rows, and the factors of keys on their way: blocks of 128 keys beside O of 128 columns spilled 16 to
   // 72 bytes, and nothing else in a sample.

@@ -169,18 +169,36 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                                          .overlap = Overlap::kScoresFirst,
                                          .pv_columns = 128,
                                          .scheduler = Scheduler::kOneTile}};
-    // p_exponent stays 6. With 5 a maximum that grows costs a second pass more seldom: 1.08 times as fast at head dim
+    // Turns that last until the multiplies of a step are done: 1.03 to 1.05 times as fast at head dim 128 as turns that
+    // end when they are issued (results/experiments/fp8_turns).
+    // p_exponent is 6. With 5 a maximum that grows costs a second pass more seldom: 1.08 times as fast at head dim
     // 64, 1.01 at 128, 1.04 there under a causal mask, 0.97 at 256 (results/h100/fp8_configs). But it rounds weights of
     // up to 2^-15 of the largest to zero, and the gate allows 2^-16: a row of 77 keys with outliers was at 1.17 of its
     // bound.
     constexpr Fp8Config kSmall[] = {
-        {.num_consumers = 3, .block_n = 96, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
+        {.num_consumers = 3, .block_n = 128, .q_stages = 2, .ping_pong = 3, .overlap = Overlap::kNone, .pv_columns = 64},
+        {.num_consumers = 3,
+         .block_n = 96,
+         .q_stages = 2,
+         .ping_pong = 3,
+         .overlap = Overlap::kScoresFirst,
+         .pv_columns = 64},
         {.num_consumers = 2, .block_n = 128, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
         {.num_consumers = 2, .block_n = 64, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
     };
     constexpr Fp8Config kMiddle[] = {
-        {.num_consumers = 2, .block_n = 128, .q_stages = 1, .overlap = Overlap::kScoresFirst, .pv_columns = 128},
-        {.num_consumers = 2, .block_n = 96, .q_stages = 1, .overlap = Overlap::kScoresFirst, .pv_columns = 128},
+        {.num_consumers = 2,
+         .block_n = 128,
+         .q_stages = 2,
+         .ping_pong = 3,
+         .overlap = Overlap::kScoresFirst,
+         .pv_columns = 128},
+        {.num_consumers = 2,
+         .block_n = 96,
+         .q_stages = 2,
+         .ping_pong = 3,
+         .overlap = Overlap::kScoresFirst,
+         .pv_columns = 128},
         {.num_consumers = 2, .block_n = 64, .q_stages = 1, .overlap = Overlap::kNone, .pv_columns = 256},
     };
     // Without turns: either consumer's P·V waits for its sums, and the other's multiplies fill the time. 1.02 to 1.03
@@ -212,9 +230,6 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     }
     for (Fp8Config config : some) {
       if (problem.band().bounded()) config.scheduler = Scheduler::kCounter;
-      // Of a head dim from 65 to 128 Q is loaded early where tiles are short: 1.02 times as fast under a causal mask,
-      // no difference without (results/h100/fp8_configs).
-      if (problem.band().bounded() && widest > 64 && widest <= 128) config.q_stages = 2;
       configs.push_back(config);
     }
     for (Fp8Config config : configs) {
@@ -222,7 +237,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
         config.v_stages = 0;
         // What V does not take of shared memory: 1.01 to 1.02 times as fast at head dim 128 (H100, a quick run of which
         // nothing is kept).
-        if (widest > 64 && widest <= 128 && config.num_consumers == 2) config.num_stages = 3, config.q_stages = 2;
+        if (widest > 64 && widest <= 128 && config.num_consumers == 2) config.num_stages = 3;
       }
       for (const int columns : {config.pv_columns, 64, 96, 128, 256}) {
         config.pv_columns = columns;
