@@ -233,12 +233,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
       configs.push_back(config);
     }
     for (Fp8Config config : configs) {
-      if (problem.has_transposed_v()) {
-        config.v_stages = 0;
-        // What V does not take of shared memory: 1.01 to 1.02 times as fast at head dim 128 (H100, a quick run of which
-        // nothing is kept).
-        if (widest > 64 && widest <= 128 && config.num_consumers == 2) config.num_stages = 3;
-      }
+      if (problem.has_transposed_v()) config.v_stages = 0;
       for (const int columns : {config.pv_columns, 64, 96, 128, 256}) {
         config.pv_columns = columns;
         // Not this->why_invalid, which asks why_unsupported, which asks here.

@@ -22,14 +22,13 @@ struct Loader {
   Ring<C.q_stages> ring_q = {};
   tile::Marks marks = {};
 
-  // Of a block of keys in the maps of k and v.
-  FC_DEVICE static int first_key(const LoadedTile& tile, int block) {
-    if constexpr (T.ragged) return block * C.block_n + tile.keys_row;
-    return block * C.block_n;
-  }
-  FC_DEVICE static int batch_of_keys(const LoadedTile& tile) {
-    if constexpr (T.ragged) return tile.keys_end;
-    return tile.batch;
+  // Rows of keys, from a column on, in the maps of k and v.
+  template <class Keys>
+  FC_DEVICE static void load_keys(ptx::SharedAddress to, const ptx::TensorMap& map, ptx::SharedAddress full,
+                                  const LoadedTile& tile, int block, int column = 0) {
+    if constexpr (T.ragged)
+      Keys::load_expected(to, map, full, block * C.block_n + tile.keys_row, tile.head_kv, tile.keys_end, column);
+    else Keys::load_expected(to, map, full, block * C.block_n, tile.head_kv, tile.batch, column);
   }
 
   FC_DEVICE void load_q(const LoadedTile& tile, int part) {
@@ -49,8 +48,7 @@ struct Loader {
     if constexpr (takes_transposed_v(C)) {
       load_even_keys_first(tile, block);
     } else {
-      TileK<T, C>::load_expected(context.k(ring_k.stage()), context.params.k, context.k_full(ring_k.stage()),
-                                 first_key(tile, block), tile.head_kv, batch_of_keys(tile));
+      load_keys<TileK<T, C>>(context.k(ring_k.stage()), context.params.k, context.k_full(ring_k.stage()), tile, block);
     }
     ring_k.advance();
   }
@@ -86,9 +84,8 @@ struct Loader {
       marks.mark(tile::Activity::kWaitSlot, block);
       ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
       marks.mark(tile::Activity::kLoadV, block);
-      TileV<T, C>::load_expected(context.v(ring_v.stage()), context.params.v, context.v_full(ring_v.stage()),
-                                 first_key(tile, block), tile.head_kv, batch_of_keys(tile),
-                                 part * width_of(T.head_dim_v));
+      load_keys<TileV<T, C>>(context.v(ring_v.stage()), context.params.v, context.v_full(ring_v.stage()), tile, block,
+                             part * width_of(T.head_dim_v));
       ring_v.advance();
     }
   }
