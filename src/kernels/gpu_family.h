@@ -195,8 +195,7 @@ void set_pool_params(Step& step, const Params& params, int block_n, const Proble
     return as_wide_as_swizzle(tensor_map_of(offset, problem.dtype, pool, {width, rows, 1, 1}));
   };
   step.add_map(map_of(offsetof(Params, k), layouts.k, columns.k), no_pages ? Operand::kQ : Operand::kK);
-  for (const TensorMapSpec& map :
-       {map_of(offsetof(Params, v), layouts.v, columns.v), as_wide_as_swizzle(end.map)})
+  for (const TensorMapSpec& map : {map_of(offsetof(Params, v), layouts.v, columns.v), as_wide_as_swizzle(end.map)})
     step.add_map(map, no_pages ? Operand::kQ : Operand::kV);
 }
 

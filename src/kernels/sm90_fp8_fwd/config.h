@@ -86,7 +86,7 @@ constexpr int vt_tile_bytes(const Config& c, const Traits& t) {
 }
 
 constexpr int kTransposers = 3;  // warps that transpose V; the fourth of their warpgroup loads
-constexpr int kTileSlots = 2;  // tile numbers on their way from the producer to the others; of ragged batches tiles
+constexpr int kTileSlots = 2;    // tile numbers on their way from the producer to the others; of ragged batches tiles
 constexpr int tile_slot_bytes(const Traits& t) { return t.ragged ? tile::kRaggedSlotBytes : 8; }
 constexpr int ragged_table_bytes(const Traits& t) { return t.ragged ? tile::kRaggedTableBytes : 0; }
 constexpr int barrier_bytes(const Config& c, const Traits& t) {
@@ -152,8 +152,8 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // Scales of two rows, and the factors of keys on their way: blocks of 128 keys beside O of 128 columns spilled 16 to
   // 72 bytes, and nothing else in a sample.
   const int factors = t.token_factors && c.overlap != Overlap::kNone && c.block_n > 96 ? 8 : 0;
-  // What ragged batches and functions of scores take: of 232 registers 24 bytes spilled with both, where rows and lengths
-  // are read for each block, and of 160 wgmma was serialised with either (C7511).
+  // What ragged batches and functions of scores take: of 232 registers 24 bytes spilled with both, where rows and
+  // lengths are read for each block, and of 160 wgmma was serialised with either (C7511).
   const int functions = (c.num_consumers >= 3 ? t.ragged || has_score(t) : t.ragged && has_score(t)) ? 8 : 0;
   // P of a transposed V is packed from both halves of the scores: of 160 registers 8 bytes spilled.
   const bool is_tight = takes_transposed_v(c) && c.num_consumers >= 3;

@@ -19,7 +19,8 @@
 
 namespace flashcore::sm90_fp8_fwd {
 
-// A base that keeps what functions of scores take scores by. One more member changes what ptxas makes of kernels without.
+// A base that keeps what functions of scores take scores by. One more member changes what ptxas makes of kernels
+// without.
 template <bool kHas, class Scale>
 struct FactorOfScores {};
 template <class Scale>
@@ -244,9 +245,8 @@ struct Consumer : tile::Marks,
                   {row(at.first_row, 0), row(at.first_row, 1)});
     } else {
       const tile::Score<T> score = context.score();
-      score.apply(scores, this->slope,
-                  score.template side<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1), first_key,
-                  {row(first_row, 0), row(first_row, 1)});
+      score.apply(scores, this->slope, score.template side<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1),
+                  first_key, {row(first_row, 0), row(first_row, 1)});
     }
   }
   // Of a ragged batch: read again rather than kept.
@@ -428,7 +428,8 @@ struct Consumer : tile::Marks,
     if constexpr (T.token_factors) {
       const auto of_rows = tile::RowFactors::of(factors.descale_q, batch, head_q, context.problem.seqlen_q);
       const int rows[2] = {row(first_row, 0), row(first_row, 1)};
-      if constexpr (transforms_scores(T)) this->factor_of_scores = of_rows.scales(1.0f, rows), scale_log2 = {{scale, scale}};
+      if constexpr (transforms_scores(T))
+        this->factor_of_scores = of_rows.scales(1.0f, rows), scale_log2 = {{scale, scale}};
       else scale_log2 = of_rows.scales(scale, rows);
       key_factors = tile::RowFactors::of(factors.descale_k, batch, head_kv, context.problem.seqlen_kv);
     } else {
@@ -485,7 +486,8 @@ struct Consumer : tile::Marks,
       return {tile.first_row + index * kRowsPerConsumer + context.problem.seqlen_q - tile.len_q, tile.head_q,
               tile.first_q + tile.len_q, descale_v(tile.batch, head_kv)};
     } else {
-      const tile::Tile tile = context.tile_at(ptx::opaque(number));  // found again rather than kept through the main loop
+      const tile::Tile tile =
+          context.tile_at(ptx::opaque(number));  // found again rather than kept through the main loop
       return {first_row, tile.head_q, tile.batch, descale_v(tile.batch, tile.head_kv)};
     }
   }

@@ -85,7 +85,8 @@ struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
   FC_SHARED_ADDRESS(tile_empty)
   FC_SHARED_ADDRESS(tile_number)
 
-  // --- what RaggedContext asks for ------------------------------------------------------------------------------------
+  // --- what RaggedContext asks for
+  // ------------------------------------------------------------------------------------
   FC_DEVICE const ForwardParams& forward_params() const { return problem; }
   FC_DEVICE ptx::SharedAddress ragged_table() const { return shared + FC_OFFSET_OF(Storage, tail); }
   FC_DEVICE static int rank() { return 0; }
@@ -95,8 +96,8 @@ struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
   FC_DEVICE tile::Score<T> score() const { return {problem, score_params}; }
 
   FC_DEVICE tile::Tile tile_at(int number) const {
-    tile::Tile tile = {tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, problem, number, block_m(C)),
-                 {}};
+    tile::Tile tile = {
+        tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, problem, number, block_m(C)), {}};
     tile.blocks =
         mask().template blocks<C.block_n>(tile.first_row, min_int(tile.first_row + block_m(C), problem.seqlen_q) - 1);
     return tile;

@@ -80,8 +80,8 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     const std::int64_t sms = std::max(limits.multiprocessors, 1);
     // Of a ragged batch the device counts and orders the tiles (tile/ragged_tiles.cuh).
     if (!problem.ragged()) params.order = tile_order_of(problem, block_m(config), sms);
-    const std::int64_t tiles = problem.ragged() ? most_ragged_tiles(problem, layouts.total_q, block_m(config))
-                                                : params.order.tile_count;
+    const std::int64_t tiles =
+        problem.ragged() ? most_ragged_tiles(problem, layouts.total_q, block_m(config)) : params.order.tile_count;
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, tiles, sms));
     const int head_dim = static_cast<int>(problem.head_dim), head_dim_v = static_cast<int>(problem.head_dim_v);
@@ -94,9 +94,9 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     const bool no_keys = problem.ragged() && layouts.total_kv == 0;
     const auto add_map = [&](std::size_t offset, const TensorLayout& layout, std::int64_t bound, int width, int rows,
                              Operand operand) {
-      step.add_map(problem.ragged() ? as_wide_as_swizzle(ragged_map_of(offset, DType::kE4M3, layout, bound,
-                                                                       {width, rows, 1, 1}))
-                                    : byte_map(offset, layout, width, rows),
+      step.add_map(problem.ragged()
+                       ? as_wide_as_swizzle(ragged_map_of(offset, DType::kE4M3, layout, bound, {width, rows, 1, 1}))
+                       : byte_map(offset, layout, width, rows),
                    operand);
     };
     add_map(offsetof(Fp8Params, q), layouts.q, problem.seqlen_q, kWidthQ, kRowsPerConsumer, Operand::kQ);
@@ -115,9 +115,9 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
               no_keys ? Operand::kQ : Operand::kV);
     }
     const std::array<int, 4> box_o = {64, kRowsPerStore, 1, 1};
-    step.add_map(problem.ragged() ? ragged_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o,
-                                                  problem.seqlen_q, box_o)
-                                  : tensor_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o, box_o),
+    step.add_map(problem.ragged()
+                     ? ragged_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o, problem.seqlen_q, box_o)
+                     : tensor_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o, box_o),
                  Operand::kO);
     Program program = one_step(std::move(step));
     add_tile_counter(program, config.scheduler, offsetof(Fp8Params, tile_counter));
@@ -176,7 +176,12 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     // up to 2^-15 of the largest to zero, and the gate allows 2^-16: a row of 77 keys with outliers was at 1.17 of its
     // bound.
     constexpr Fp8Config kSmall[] = {
-        {.num_consumers = 3, .block_n = 128, .q_stages = 2, .ping_pong = 3, .overlap = Overlap::kNone, .pv_columns = 64},
+        {.num_consumers = 3,
+         .block_n = 128,
+         .q_stages = 2,
+         .ping_pong = 3,
+         .overlap = Overlap::kNone,
+         .pv_columns = 64},
         {.num_consumers = 3,
          .block_n = 96,
          .q_stages = 2,

@@ -41,10 +41,9 @@ constexpr int loading_warps(const Config& c, const Traits& t) { return t.paged &
 using PagedKernelParams = Paged<PoolParams<ptx::TensorMap>>;
 
 template <Traits T, Config C>
-struct Context
-    : tile::KernelExpressions<has_expression(T)>,
-      tile::KernelPool<T.paged, PagedKernelParams>,
-      tile::RaggedContext<Context<T, C>, T, cluster_m(C), block_m(C), C.block_n, kTileSlots> {
+struct Context : tile::KernelExpressions<has_expression(T)>,
+                 tile::KernelPool<T.paged, PagedKernelParams>,
+                 tile::RaggedContext<Context<T, C>, T, cluster_m(C), block_m(C), C.block_n, kTileSlots> {
   using Storage = SharedStorage<T, C>;
   static_assert(sizeof(Storage) == smem_bytes(C, T));
 
@@ -81,7 +80,8 @@ struct Context
     return shared + FC_OFFSET_OF(Storage, parts) + (((sender - 1) * row_groups(C) + group) * 4 + warp) * part_bytes(T);
   }
 
-  // --- what RaggedContext asks for ------------------------------------------------------------------------------------
+  // --- what RaggedContext asks for
+  // ------------------------------------------------------------------------------------
   FC_DEVICE const ForwardParams& forward_params() const { return params.problem; }
   FC_DEVICE ptx::SharedAddress ragged_table() const {
     return shared + FC_OFFSET_OF(Storage, parts) + parts_bytes(C, T);

@@ -104,10 +104,10 @@ class Sm90Forward final : public GpuFamily<Config> {
       // Boxes of a page are gcd(page_size, block_n) rows, and a single warp loads them beside three consumers: prompts
       // in pages of 128 keys ran at 690 TFLOP/s with two consumers of 128 keys and at 504 with three of 80 (H200).
       if (problem.paged() && config.num_consumers > 2) continue;
-      // A function's instructions take longer than the multiplies: two consumers have registers for many keys, and turns
-      // of the softmax keep them apart. Against the fastest config without: 1.02 to 1.05 times as fast for ten operations
-      // (head dims 128 and 64, causal), 1.02 for a tanh, 1.01 for slopes and a bias; three consumers were up to 1.13 times
-      // slower (H100, a quick run of which nothing is kept).
+      // A function's instructions take longer than the multiplies: two consumers have registers for many keys, and
+      // turns of the softmax keep them apart. Against the fastest config without: 1.02 to 1.05 times as fast for ten
+      // operations (head dims 128 and 64, causal), 1.02 for a tanh, 1.01 for slopes and a bias; three consumers were up
+      // to 1.13 times slower (H100, a quick run of which nothing is kept).
       if (problem.has_score_expression() && widest <= 128) {
         if (config.num_consumers > 2) continue;
         if (config.key_groups == 1 && !problem.ragged()) config.ping_pong = 4;

@@ -63,8 +63,8 @@ struct Loader {
     ptx::mbarrier_wait(context.q_empty(stage, part), ring_q.parity() ^ 1);
     marks.mark(tile::Activity::kLoadQ, part);
     TileQ::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part),
-                         context.row_in_map(tile.first_row + part * kRowsPerConsumer, context.params.problem.seqlen_q), tile.head_q,
-                         tile.batch);
+                         context.row_in_map(tile.first_row + part * kRowsPerConsumer, context.params.problem.seqlen_q),
+                         tile.head_q, tile.batch);
     if (part == row_groups(C) - 1) ring_q.advance();
   }
   // The keys of a place in the tile's list. Asked for before the wait for a slot, under which the entry arrives.

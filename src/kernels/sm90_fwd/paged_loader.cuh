@@ -41,8 +41,8 @@ struct PagedLoader : Loader<T, C> {
     marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);
     marks.mark(tile::Activity::kLoadK, block);
-    const int missing = keys.template load_boxes<TileK, false>(
-        context.k(slot.index), context.params.k, context.k_full(slot.index), block, page, lane(), kLanes);
+    const int missing = keys.template load_boxes<TileK, false>(context.k(slot.index), context.params.k,
+                                                               context.k_full(slot.index), block, page, lane(), kLanes);
     const int bytes = keys.template bytes_that_come<TileK>(bytes_of_warp(keys, k_tile_bytes(C, T)), missing);
     // After the loads, whose bytes may have come: the phase waits for this arrival all the same.
     if (ptx::tid_x() % 32 == 0) ptx::mbarrier_arrive_expect_tx(context.k_full(slot.index), bytes);
@@ -68,8 +68,8 @@ struct PagedLoader : Loader<T, C> {
     marks.mark(tile::Activity::kLoadV, block);
     const int bytes = bytes_of_warp(keys, v_tile_bytes(C, T));
     if (ptx::tid_x() % 32 == 0) ptx::mbarrier_arrive_expect_tx(context.v_full(slot.index), bytes);
-    keys.template load_boxes<TileV, true>(context.v(slot.index), context.params.v, context.v_full(slot.index),
-                                                 block, page, lane(), kLanes);
+    keys.template load_boxes<TileV, true>(context.v(slot.index), context.params.v, context.v_full(slot.index), block,
+                                          page, lane(), kLanes);
   }
 
   // A warp that loads its boxes of the tiles that the first one hands out, in the same order.

@@ -127,9 +127,10 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     const auto keys = own_keys();
     const ptx::SharedAddress full = at.k_full(at.key_group, stage(i));
     const int page = keys.page_in(entry, keys.first_key(block_at(i), own_box()));
-    const int missing = keys.template load_boxes<TileK, false>(
-        at.k(at.key_group, stage(i)), params.k, full, block_at(i), page, own_box(), loading_warps(T) * 32);
-    const int bytes = keys.template bytes_that_come<TileK>(keys.bytes_of_warp(k_tile_bytes(C, T), at.warp, loading_warps(T)), missing);
+    const int missing = keys.template load_boxes<TileK, false>(at.k(at.key_group, stage(i)), params.k, full,
+                                                               block_at(i), page, own_box(), loading_warps(T) * 32);
+    const int bytes = keys.template bytes_that_come<TileK>(
+        keys.bytes_of_warp(k_tile_bytes(C, T), at.warp, loading_warps(T)), missing);
     // After the loads, whose bytes may have come: the phase waits for this arrival all the same.
     if (at.lane == 0) ptx::mbarrier_arrive_expect_tx(full, bytes);
   }
@@ -137,8 +138,8 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     const auto keys = own_keys();
     const ptx::SharedAddress full = at.v_full(at.key_group, stage(i));
     const int page = keys.page_in(entry, keys.first_key(block_at(i), own_box()));
-    keys.template load_boxes<TileV, true>(at.v(at.key_group, stage(i)), params.v, full, block_at(i), page,
-                                                 own_box(), loading_warps(T) * 32);
+    keys.template load_boxes<TileV, true>(at.v(at.key_group, stage(i)), params.v, full, block_at(i), page, own_box(),
+                                          loading_warps(T) * 32);
     if (at.lane == 0)
       ptx::mbarrier_arrive_expect_tx(full, keys.bytes_of_warp(v_tile_bytes(C, T), at.warp, loading_warps(T)));
   }

@@ -98,8 +98,8 @@ struct SlotRows {
   int first_row;
 };
 
-// A base of a consumer. Where its rows of a ragged batch see all keys: what else is to be known of the tile is read from
-// its slot.
+// A base of a consumer. Where its rows of a ragged batch see all keys: what else is to be known of the tile is read
+// from its slot.
 template <bool kRagged>
 struct WholeKeys {};
 template <>
@@ -124,8 +124,7 @@ struct RaggedContext {
   using Ragged = RaggedTiles<T, kRows>;
   FC_DEVICE Ragged ragged_tiles() const {
     const ForwardParams& problem = kernel().forward_params();
-    if constexpr (T.paged)
-      return {problem, *kernel().ragged_params, kernel().ragged_table(), &kernel().pool.paged};
+    if constexpr (T.paged) return {problem, *kernel().ragged_params, kernel().ragged_table(), &kernel().pool.paged};
     else return {problem, *kernel().ragged_params, kernel().ragged_table()};
   }
   FC_DEVICE static int takers() { return ptx::opaque(ptx::nctaid_x()) / (kRows / kOwnRows); }
@@ -154,8 +153,8 @@ struct RaggedContext {
     const SlotTile tile = tile_in(slot);
     return {tile, params_of_tile(tile), tile.first_row + from};
   }
-  // The next tile's number, or less than 0 after the last. Of a ragged batch any that is not negative: the tile stays in
-  // its slot until release_tile.
+  // The next tile's number, or less than 0 after the last. Of a ragged batch any that is not negative: the tile stays
+  // in its slot until release_tile.
   FC_DEVICE int next_tile(SlotRing& ring) const {
     if constexpr (T.ragged) {
       ptx::mbarrier_wait(kernel().tile_full(ring.stage()), ring.parity());

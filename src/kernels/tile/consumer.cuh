@@ -8,10 +8,11 @@
 
 namespace flashcore::tile {
 
-// Ping-pong: consumer i may issue the multiplies of a step once consumer i - 1 gives up its turn. kTurn: 0: there are no
-// turns; 1: when it has issued its own; 2: when the first of its two multiplies is done, 3: when both are. Or, 4, turns
-// are of the softmax: consumer i begins its own when that of consumer i - 1 has ended. Else nothing keeps consumers from
-// working on their softmaxes side by side, where each takes half as long again, and then on their multiplies.
+// Ping-pong: consumer i may issue the multiplies of a step once consumer i - 1 gives up its turn. kTurn: 0: there are
+// no turns; 1: when it has issued its own; 2: when the first of its two multiplies is done, 3: when both are. Or, 4,
+// turns are of the softmax: consumer i begins its own when that of consumer i - 1 has ended. Else nothing keeps
+// consumers from working on their softmaxes side by side, where each takes half as long again, and then on their
+// multiplies.
 template <int kConsumers, int kTurn>
 struct PingPong {
   static constexpr int kFirstBarrier = 8;
