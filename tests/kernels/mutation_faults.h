@@ -49,6 +49,8 @@ inline constexpr const char* kRaggedLevels = "b5_h1_s130_d64_fp16_causal_raggedh
 // Sequences of 50, 25 and 12 keys: last pages of 2, 9 and 12 of 16 keys.
 inline constexpr const char* kPagedCache = "b3_h2_hk1_sq5_sk50_d64_dv32_bf16_raggedhalving_page16";
 // Pages of one key, and of more keys than a block.
+// Tiles without keys, between which nothing but the slots makes lanes wait for each other.
+inline constexpr const char* kPagedNoKeys = "b12_h4_sq5_sk1_d64_fp16_raggedrandom_page1";
 inline constexpr const char* kPagedKeys = "b3_h2_hk1_sq5_sk150_d64_dv32_bf16_raggedhalving_page1";
 inline constexpr const char* kPagedTable = "b2_h1_sq5_sk33_d64_fp16_raggedfull_page1";  // that ends with its last row
 inline constexpr const char* kPagedLarge = "b3_h2_hk1_sq5_sk150_d64_dv32_bf16_raggedhalving_page128";
@@ -346,7 +348,7 @@ inline const std::vector<Mutation>& mutations() {
        "tile.blocks.begin ? 1 : 1", "deadlock|race|wrong result|expect_tx"},
       {"sm90_page_bytes_of_other_warps", kSm90Boxes, kPagedKeys, kPageBoxes, "return own * boxes.rows",
        "return block_bytes; return own * boxes.rows", "deadlock|race|wrong result|expect_tx"},
-      {"sm90_page_slot_read", kSm90Boxes, kPagedKeys, kPagedLoader,
+      {"sm90_page_slot_read", kSm90Boxes, kPagedNoKeys, kPagedLoader,
        "ptx::bar_warp_sync();  // all lanes have read it\n      tile::arrive_for_warp", "tile::arrive_for_warp",
        "race"},
       {"sm80_page_off_by_one", kSm80, kPagedCache, kPages80, "by_page_size.quotient(key));",
