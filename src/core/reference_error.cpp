@@ -13,8 +13,8 @@ std::int64_t visible_keys(const ReferenceRow& row) {
 }
 
 // By how much a kernel scales P before it rounds it to e4m3, at least: exponentials are relative to a maximum that may
-// grow by 2^2.75 before one exceeds 448 (tile/byte_softmax.cuh). What is below half the gap of e4m3's subnormals then,
-// relative to the row's largest, becomes 0, all keys alike.
+// grow by a factor of 2^2.75 before one exceeds 448 (tile/byte_softmax.cuh). What is below half the gap of e4m3's
+// subnormals then, relative to the row's largest, becomes 0, all keys alike.
 constexpr double kLeastScaleOfP8 = 0x1p6;
 constexpr double kLostP8 = 0x1p-10 / kLeastScaleOfP8;
 // Hopper's tensor cores add 32 products of 8-bit floats at a time to a sum, each addend cut off 13 bits below the

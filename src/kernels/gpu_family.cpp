@@ -213,11 +213,6 @@ std::optional<std::string> why_no_quantised_cache(const Problem& problem) {
                      to_string(*problem.kv_dtype), to_string(problem.dtype));
 }
 
-std::optional<std::string> why_no_scores(const Problem& problem) {
-  if (!problem.has_score()) return std::nullopt;
-  return fmt::format("no {}", problem.softcap ? "softcap" : problem.alibi != Alibi::kNone ? "ALiBi" : "sink");
-}
-
 std::optional<std::string> why_no_expression(const Problem& problem) {
   if (!problem.has_expression()) return std::nullopt;
   return fmt::format("a {} function: no kernel of this family is made with one",

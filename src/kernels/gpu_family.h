@@ -132,8 +132,6 @@ void set_params_of(Step& step, const Params& params, const Problem& problem, con
 inline constexpr const char* kNo8Bits = "no 8-bit types (e4m3, e5m2)";
 // Of families that have no kernel for quantised caches.
 std::optional<std::string> why_no_quantised_cache(const Problem& problem);
-// Of families that have no kernel for functions of scores: why they do not run such a problem; none for others.
-std::optional<std::string> why_no_scores(const Problem& problem);
 // Why a family without them refuses score and mask functions of the user's own.
 std::optional<std::string> why_no_expression(const Problem& problem);
 // Of families that have no kernel for ragged batches.

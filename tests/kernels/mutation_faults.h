@@ -49,9 +49,9 @@ inline constexpr const char* kRaggedLevels = "b5_h1_s130_d64_fp16_causal_raggedh
 // Sequences of 50, 25 and 12 keys: last pages of 2, 9 and 12 of 16 keys.
 inline constexpr const char* kPagedCache = "b3_h2_hk1_sq5_sk50_d64_dv32_bf16_raggedhalving_page16";
 // Pages of one key, and of more keys than a block.
+inline constexpr const char* kPagedKeys = "b3_h2_hk1_sq5_sk150_d64_dv32_bf16_raggedhalving_page1";
 // Tiles without keys, between which nothing but the slots makes lanes wait for each other.
 inline constexpr const char* kPagedNoKeys = "b12_h4_sq5_sk1_d64_fp16_raggedrandom_page1";
-inline constexpr const char* kPagedKeys = "b3_h2_hk1_sq5_sk150_d64_dv32_bf16_raggedhalving_page1";
 inline constexpr const char* kPagedTable = "b2_h1_sq5_sk33_d64_fp16_raggedfull_page1";  // that ends with its last row
 inline constexpr const char* kPagedLarge = "b3_h2_hk1_sq5_sk150_d64_dv32_bf16_raggedhalving_page128";
 // Two tiles of 19 blocks of 32 keys, of which eight CTAs get five or four each.

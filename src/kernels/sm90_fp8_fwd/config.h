@@ -24,7 +24,7 @@ struct Config {
   int num_stages = 2;     // K tiles, and transposed V tiles, in shared memory
   int v_stages = 2;       // parts of V that wait for their transposition (v_parts); 0: V lies transposed in memory
   int q_stages = 1;       // Q tiles: 2 loads the next one while this one is worked on
-  int ping_pong = 1;      // consumers take turns at issuing matrix work, so that one's softmax runs under another's
+  int ping_pong = 1;      // consumers take turns, so that one's softmax runs under another's multiplies: tile::PingPong
   Overlap overlap = Overlap::kNone;
   int promote_every = 1;  // blocks of keys until the tensor cores' sums are added to those in fp32; 0: never
   int pv_columns = 128;   // of O that one such sum is of, at most
@@ -177,9 +177,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (pv_chunks(c, t) > 2 && c.overlap != Overlap::kNone)
     return "P·V of more than two parts is not in flight together with scores";
   if ((t.head_dim > 128 || t.head_dim_v > 128) && c.block_n > 64 && !sum_is_like_scores(c, t))
-    return "blocks of more than 64 keys of more than 128 columns spill, or serialise wgmma, but for sums of P·V of as "
-           "many "
-           "registers as the scores: overlap 0, promote_every 1, pv_columns as block_n";
+    return "blocks of more than 64 keys of more than 128 columns spill, or serialise wgmma, but for sums of P·V of "
+           "as many registers as the scores: overlap 0, promote_every 1, pv_columns as block_n";
   if (shares_registers(c, t) && sum_registers(c, t, pv_parts(c, t)) > c.block_n / 2)
     return "sums of P·V share the registers of the scores and do not fit them: choose fewer pv_columns";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)

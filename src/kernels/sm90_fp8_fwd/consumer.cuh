@@ -507,7 +507,7 @@ struct Consumer : tile::Marks,
 #pragma unroll
     for (int r = 0; r < 2; ++r) scale[r] = finish_row(r, sink_log2, lse[r]) * place.descale_v;
     const int rows = kRowsPerStore * warp();
-    // Boxes of a ragged batch have a row of the tensor, as those that are loaded (loader.cuh).
+    // Boxes of a ragged batch have a row of the tensor, as those that are loaded (row_in_map).
     const bool exists = !T.ragged || place.first_row + rows < context.problem.seqlen_q;
     tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
         acc_o, scale, context.qo(ring_q.stage(), index) + rows * 128, context.params.o, place.first_row + rows,

@@ -85,8 +85,7 @@ struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
   FC_SHARED_ADDRESS(tile_empty)
   FC_SHARED_ADDRESS(tile_number)
 
-  // --- what RaggedContext asks for
-  // ------------------------------------------------------------------------------------
+  // --- what RaggedContext asks for -----------------------------------------------------------------------------
   FC_DEVICE const ForwardParams& forward_params() const { return problem; }
   FC_DEVICE ptx::SharedAddress ragged_table() const { return shared + FC_OFFSET_OF(Storage, tail); }
   FC_DEVICE static int rank() { return 0; }

@@ -39,7 +39,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
         return fmt::format(
             "head dims that are multiples of 16 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
     }
-    if (problem.seqlen_q == 0 || (!problem.ragged() && problem.seqlen_kv == 0))
+    if (problem.seqlen_q == 0 || (!problem.paged() && problem.seqlen_kv == 0))
       return "a tensor map cannot describe an empty tensor";
     // A box of TMA begins at a multiple of 128 bytes.
     if (problem.paged() && problem.page_size % 2 != 0 && std::min(problem.head_dim, problem.head_dim_v) <= 64)
@@ -169,12 +169,14 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                                          .overlap = Overlap::kScoresFirst,
                                          .pv_columns = 128,
                                          .scheduler = Scheduler::kOneTile}};
-    // Turns that last until the multiplies of a step are done: 1.03 to 1.05 times as fast at head dim 128 as turns that
-    // end when they are issued (results/experiments/fp8_turns).
+    // Turns that last until the multiplies of a step are done: at head dim 128 1.037 [1.023, 1.051] times as fast as
+    // turns that end when they are issued on one of two problems, on the other undecided
+    // (results/experiments/fp8_turns); 1.02 to 1.06 in quick runs of which nothing is kept. At head dim 64 blocks of
+    // 128 keys without overlap are 1.03 to 1.11 times as fast as blocks of 96 with it (H100, quick runs likewise).
     // p_exponent is 6. With 5 a maximum that grows costs a second pass more seldom: 1.08 times as fast at head dim
     // 64, 1.01 at 128, 1.04 there under a causal mask, 0.97 at 256 (results/h100/fp8_configs). But it rounds weights of
-    // up to 2^-15 of the largest to zero, and the gate allows 2^-16: a row of 77 keys with outliers was at 1.17 of its
-    // bound.
+    // up to 2^-15 of the largest to zero, and the gate allows 2^-16: a row of 77 keys with outliers was at 1.17 of the
+    // bound of that day.
     constexpr Fp8Config kSmall[] = {
         {.num_consumers = 3,
          .block_n = 128,
@@ -188,8 +190,18 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
          .ping_pong = 3,
          .overlap = Overlap::kScoresFirst,
          .pv_columns = 64},
-        {.num_consumers = 2, .block_n = 128, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
-        {.num_consumers = 2, .block_n = 64, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
+        {.num_consumers = 2,
+         .block_n = 128,
+         .q_stages = 2,
+         .ping_pong = 3,
+         .overlap = Overlap::kScoresFirst,
+         .pv_columns = 64},
+        {.num_consumers = 2,
+         .block_n = 64,
+         .q_stages = 2,
+         .ping_pong = 3,
+         .overlap = Overlap::kScoresFirst,
+         .pv_columns = 64},
     };
     constexpr Fp8Config kMiddle[] = {
         {.num_consumers = 2,
@@ -207,7 +219,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
         {.num_consumers = 2, .block_n = 64, .q_stages = 1, .overlap = Overlap::kNone, .pv_columns = 256},
     };
     // Without turns: either consumer's P·V waits for its sums, and the other's multiplies fill the time. 1.02 to 1.03
-    // times as fast as with turns (results/h100/fp8_configs).
+    // times as fast as with turns that end with the issue (results/h100/fp8_configs).
     constexpr Fp8Config kLarge[] = {
         {.num_consumers = 2,
          .block_n = 128,

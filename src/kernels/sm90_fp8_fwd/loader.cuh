@@ -1,6 +1,6 @@
 #pragma once
-// How rows reach shared memory in sm90_fp8_fwd: by TMA from dense tensors; V goes to the transposers, or to the
-// consumers if it lies transposed.
+// How rows reach shared memory in sm90_fp8_fwd: by TMA from dense and packed tensors; V goes to the transposers, or to
+// the consumers if it lies transposed.
 
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/sm90_fp8_fwd/context.cuh"

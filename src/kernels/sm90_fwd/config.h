@@ -11,11 +11,11 @@ namespace flashcore::sm90_fwd {
 using tile::Scheduler;
 
 struct Config {
-  int num_consumers = 2;      // warpgroups that work on 64 query rows each
-  int block_n = 128;          // keys of one step
-  int num_stages = 2;         // K tiles, and V tiles, in shared memory
-  int q_stages = 2;           // Q tiles: 2 loads the next one while this one is worked on
-  int ping_pong = 1;          // consumers take turns at issuing matrix work, so that one's softmax runs under another's
+  int num_consumers = 2;  // warpgroups that work on 64 query rows each
+  int block_n = 128;      // keys of one step
+  int num_stages = 2;     // K tiles, and V tiles, in shared memory
+  int q_stages = 2;       // Q tiles: 2 loads the next one while this one is worked on
+  int ping_pong = 1;      // consumers take turns, so that one's softmax runs under another's multiplies: tile::PingPong
   int rescale_threshold = 8;  // O is rescaled once a probability exceeds 2 to this
   Scheduler scheduler = Scheduler::kFixedStride;
   int cluster = 1;     // CTAs with neighbouring tiles of a head; each loads its share of K and V for all of them
@@ -121,9 +121,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "the producer beside three consumers has too few registers for a cluster's tiles of a ragged batch";
   if (t.ragged && c.key_groups > 1 && c.num_consumers > 2 &&
       (t.bounded_left || (t.bounded_right && c.scheduler == Scheduler::kCounter)))
-    return "the producer beside four consumers has too few registers for key groups in a ragged batch with a window, "
-           "or "
-           "with a mask and a counter of tiles";
+    return "the producer beside four consumers has too few registers for key groups in a ragged batch with a "
+           "window, or with a mask and a counter of tiles";
   if (t.ragged && c.key_groups > 1 && has_score(t))
     return "key groups have too few registers for functions of scores and sinks in a ragged batch";
   if (has_expression(t) && c.block_n > 128)

@@ -307,7 +307,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE void store(const EpilogueArgs& args) {
     mark(Activity::kEpilogue);
     const int rows = kRowsPerStore * warp();
-    // Boxes of a ragged batch have a row of the tensor, as those that are loaded (loader.cuh).
+    // Boxes of a ragged batch have a row of the tensor, as those that are loaded (row_in_map).
     const bool exists = !T.ragged || args.first_row + rows < context.params.problem.seqlen_q;
     tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
         acc_o, args.scale, context.qo(ring_q.stage(), row_group) + rows * 128, context.params.o, args.first_row + rows,

@@ -80,8 +80,7 @@ struct Context : tile::KernelExpressions<has_expression(T)>,
     return shared + FC_OFFSET_OF(Storage, parts) + (((sender - 1) * row_groups(C) + group) * 4 + warp) * part_bytes(T);
   }
 
-  // --- what RaggedContext asks for
-  // ------------------------------------------------------------------------------------
+  // --- what RaggedContext asks for -----------------------------------------------------------------------------
   FC_DEVICE const ForwardParams& forward_params() const { return params.problem; }
   FC_DEVICE ptx::SharedAddress ragged_table() const {
     return shared + FC_OFFSET_OF(Storage, parts) + parts_bytes(C, T);

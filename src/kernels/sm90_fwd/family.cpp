@@ -105,9 +105,10 @@ class Sm90Forward final : public GpuFamily<Config> {
       // in pages of 128 keys ran at 690 TFLOP/s with two consumers of 128 keys and at 504 with three of 80 (H200).
       if (problem.paged() && config.num_consumers > 2) continue;
       // A function's instructions take longer than the multiplies: two consumers have registers for many keys, and
-      // turns of the softmax keep them apart. Against the fastest config without: 1.02 to 1.05 times as fast for ten
-      // operations (head dims 128 and 64, causal), 1.02 for a tanh, 1.01 for slopes and a bias; three consumers were up
-      // to 1.13 times slower (H100, a quick run of which nothing is kept).
+      // turns of the softmax keep them apart. Under a causal mask, against the fastest config whose turns end with the
+      // issue: 1.02 times as fast for ten operations at head dim 128, 1.03 at 64, 1.02 for a tanh, 1.01 for slopes and
+      // a bias. What the model chose before took 1.02 to 1.13 times as long (H100, quick runs of which nothing is
+      // kept). Ragged batches were not measured.
       if (problem.has_score_expression() && widest <= 128) {
         if (config.num_consumers > 2) continue;
         if (config.key_groups == 1 && !problem.ragged()) config.ping_pong = 4;

@@ -20,7 +20,7 @@ FC_DEVICE void store_lse(const Params& params, int batch, int head, const int (&
   }
 }
 
-// The same of a ragged batch's rows, as its tensor maps know them (sm90_fwd/family.cpp): of a sequence that ends at
+// The same of a ragged batch's rows, as its tensor maps know them (gpu_family.h): of a sequence that ends at
 // packed row `end`, row r lies at r - seqlen_q from there.
 FC_DEVICE void store_ragged_lse(const ForwardParams& params, int total_q, int end, int head, const int (&rows)[2],
                                 int lane, const float (&lse)[2]) {

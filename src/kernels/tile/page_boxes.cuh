@@ -6,9 +6,10 @@
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shuffle.cuh"
+#include "kernels/ptx/tma.cuh"
+#include "kernels/ptx/tma.cuh"
 #include "kernels/tile/page_boxes.h"
 #include "kernels/tile/sequence.cuh"
-#include "kernels/tile/tma_tile.cuh"
 
 namespace flashcore::tile {
 

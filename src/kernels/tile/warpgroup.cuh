@@ -58,7 +58,7 @@ FC_DEVICE void issue_pv(float (&acc_o)[kCount], const unsigned (&p)[kSteps][4], 
 //   cut(block), mask_scores(block, cut)
 //   transform_scores(block)       where the problem has a function of scores
 //   express_scores(block), mask_listed(block)   where it has functions of its own
-// The first four mark what they wait for.
+// acquire_k, acquire_v, begin_issue and begin_softmax mark what they wait for.
 template <class Family, Traits T, int kBlockN, int kRescaleThreshold>
 struct AttentionWarpgroup : Marks {
   static constexpr bool kBf16 = T.element == Element::kBF16;
