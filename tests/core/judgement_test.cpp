@@ -243,6 +243,33 @@ TEST(JudgementTest, ARowOfOneHeavyKeyMayBeOffByAGap) {
   }
 }
 
+// Rows whose heaviest key has V = 0, so that a weight of 1.7e-5 of its own makes all of o, or one of 2.8e-5. Kernels scale P
+// by 2^6 and round both to e4m3's smallest number, 2^-15 of the largest: 1.8 and 1.1 times as much.
+TEST(JudgementTest, TheSmallestWeightsOf8BitsMayRoundAsKernelsScaleThem) {
+  const PlacedProblem p = PlacedProblem::parse("b1_h1_sq4_sk2_d64_e4m3_unscaled");
+  for (const double score : {11.0, 10.5}) {
+    AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
+    for (std::int64_t column = 0; column < 64; ++column) {
+      for (std::int64_t row = 0; row < 4; ++row) in.q.set(0, 0, row, column, 1.0f);
+      in.k.set(0, 0, 0, column, score == 11 || column % 2 == 0 ? 1.375f : 1.25f), in.k.set(0, 0, 1, column, 0.0f);
+      in.v.set(0, 0, 0, column, 0.0f), in.v.set(0, 0, 1, column, column % 2 == 0 ? 1.0f : -1.25f);
+    }
+    const Reference ref = reference_forward(p, in, {});
+    const double weight = std::exp(-score), rounded = 0x1p-15;
+    ASSERT_NEAR(std::abs(ref.o[0]), weight, 1e-3 * weight);
+    const auto passes_times = [&](double factor) {
+      std::vector<float> o(ref.o.size());
+      for (std::size_t i = 0; i < o.size(); ++i) o[i] = round_to(DType::kBF16, static_cast<float>(ref.o[i] * factor));
+      return within(compare(p, ref, o, ref.ideal_lse), error_bound(p, ref));
+    };
+    EXPECT_TRUE(passes_times(1)) << score;
+    EXPECT_TRUE(passes_times(rounded / weight)) << score;
+    for (const double off_by_twice : {-1.0, 3.0}) EXPECT_FALSE(passes_times(off_by_twice)) << score;
+    // A key that is left out. What 2^-16 of the largest may lose is all but a ninth of the other.
+    if (score < 11) EXPECT_FALSE(passes_times(0));
+  }
+}
+
 // An error that one head or one column has in all of its rows is lost among the others, and in each row.
 TEST(JudgementTest, OneHeadOrColumnThatIsOffAlongItselfShows) {
   const PlacedProblem p = PlacedProblem::parse("b2_h8_s128_d64_bf16");

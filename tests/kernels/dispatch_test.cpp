@@ -90,8 +90,9 @@ TEST(Dispatch, DecodesEightBitsWithKeysDealtOut) {
     for (const char* id :
          {"b64_h32_hk8_sq1_sk4096_d128_e4m3_raggedrandom_page16",
           "b4_h28_hk4_sq16_sk20000_d128_e5m2_perhead_causal_raggedfull_page1",
-          "b64_h32_hk8_sq4_sk4096_d128_e4m3_raggedrandom",
-          "b4_h32_hk8_sq500_sk4096_d128_e4m3_causal_raggedrandom_page16", "b64_h32_hk8_sq1_sk4096_d128_e5m2"})
+          "b64_h32_hk8_sq4_sk4096_d128_e4m3_raggedrandom", "b64_h32_hk8_sq16_sk4096_d128_e4m3_raggedrandom",
+          "b4_h32_hk8_sq16_sk4096_d64_e4m3_perhead_causal_softcap30_raggedfull_page64",
+          "b4_h32_hk8_sq500_sk4096_d128_e5m2_causal_raggedrandom_page16", "b64_h32_hk8_sq1_sk4096_d128_e5m2"})
       EXPECT_EQ(choose(id, gpu(device, arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
   }
   for (const char* id : {"b64_h32_hk8_sq1_sk4096_d128_e4m3", "b8_h32_hk8_s2048_d128_e4m3_causal_raggedhalving"}) {
@@ -99,6 +100,23 @@ TEST(Dispatch, DecodesEightBitsWithKeysDealtOut) {
     EXPECT_EQ(choose(id, gpu("a100", "sm_80")).candidate.family->name(), "sm80_decode_fwd") << id;
   }
   EXPECT_EQ(choose("b64_h32_hk8_sq1_sk4096_d128_e4m3", gpu("h100", "sm_90")).candidate.family->name(), "sm90_fp8_fwd");
+}
+
+// More rows than decoding's of e4m3, whatever the batch, the cache and the scores are; what its boxes of TMA cannot
+// bring goes to decoding all the same.
+TEST(Dispatch, PrefillsEightBitsByWgmmaOnHopper) {
+  for (const char* device : {"h100", "h200", "none"}) {
+    for (const char* id :
+         {"b4_h32_hk8_sq500_sk4096_d128_e4m3_causal_raggedrandom_page16", "b8_h32_hk8_s2048_d128_e4m3_causal_raggedhalving",
+          "b4_h32_hk8_sq17_sk4096_d64_e4m3_perhead_causal_raggedrandom_page2",
+          "b4_h32_hk8_sq17_sk4096_d128_e4m3_raggedfull_page1", "b4_h32_hk8_s2048_d128_e4m3_causal_softcap30",
+          "b4_h32_hk8_s2048_d64_e4m3_pertoken_causal_alibi_sink",
+          "b4_h32_hk8_s2048_d256_e4m3_perhead_causal_softcap30_alibi_sink_raggedhalving"})
+      EXPECT_EQ(choose(id, gpu(device, "sm_90")).candidate.family->name(), "sm90_fp8_fwd") << id << " " << device;
+    EXPECT_EQ(choose("b4_h32_hk8_sq500_sk4096_d64_e4m3_causal_raggedrandom_page1", gpu(device, "sm_90"))
+                  .candidate.family->name(),
+              "sm80_decode_fwd");
+  }
 }
 
 // Pages of multiples of eight keys, which TMA loads; more than 16 rows are no decoding.

@@ -1,6 +1,7 @@
 #pragma once
 // Faults to plant in copies of the kernel sources: one substitution each, and what must be said of it.
 
+#include <algorithm>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -158,12 +159,27 @@ inline std::string widened(std::string_view candidate, std::string id) {
       return id.replace(at, std::string_view(narrow).size(), wide);
   return id;
 }
+// The candidate with another value of a field that it names.
+inline std::string with(std::string candidate, std::string_view field, int value) {
+  const std::size_t name = candidate.find(std::string(field) + "="), at = name + field.size() + 1;
+  return candidate.replace(at, std::min(candidate.find(',', at), candidate.size()) - at, std::to_string(value));
+}
 inline constexpr const char* kAda =
     "sm89_fp8_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,q_in_registers=0,promote_keys=32,p_exponent=6,"
     "persistent=1,ctas_per_sm=1";
 inline constexpr const char* kAdaDeep =
     "sm89_fp8_fwd:block_m=64,block_n=32,num_warps=4,num_stages=3,q_in_registers=1,promote_keys=0,p_exponent=6,"
     "persistent=0,ctas_per_sm=1";
+// Of 8 bits by wgmma: tiles of two consumers, of three and of one.
+inline constexpr const char* kSm90Fp8 =
+    "sm90_fp8_fwd:num_consumers=2,block_n=64,num_stages=2,v_stages=2,q_stages=2,ping_pong=1,overlap=0,promote_every=1,"
+    "pv_columns=64,p_exponent=6,scheduler=2";
+inline constexpr const char* kSm90Fp8Three =
+    "sm90_fp8_fwd:num_consumers=3,block_n=32,num_stages=3,v_stages=1,q_stages=1,ping_pong=3,overlap=1,promote_every=1,"
+    "pv_columns=64,p_exponent=8,scheduler=1";
+inline constexpr const char* kSm90Fp8Single =
+    "sm90_fp8_fwd:num_consumers=1,block_n=96,num_stages=2,v_stages=1,q_stages=1,ping_pong=0,overlap=0,promote_every=0,"
+    "pv_columns=256,p_exponent=6,scheduler=1";
 inline constexpr const char* kRef = "ref_fwd:num_warps=4";
 
 struct Mutation {

@@ -493,12 +493,12 @@ TEST(PagedFamiliesTest, ThatReadPages) {
   EXPECT_EQ(dispatch(problem, ampere).candidate.family->name(), "sm80_decode_fwd");
   EXPECT_EQ(dispatch(prompt, device->info()).candidate.family->name(), "sm90_fwd");
   EXPECT_EQ(dispatch(prompt, ampere).candidate.family->name(), "sm80_fwd");
-  // Each of the others says that it is the pages, but one that takes wide heads alone, and the CPU's.
+  // Each of the others says that it is the pages, but those that take wide heads alone, or 8 bits, and the CPU's.
   int about_pages = 0;
   for (const std::string& reason : reasons) {
     const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
     about_pages += says("paged caches");
-    EXPECT_TRUE(says("paged caches") || says("head dim") || says("it runs on a CPU")) << reason;
+    EXPECT_TRUE(says("paged caches") || says("head dim") || says("e4m3 only") || says("it runs on a CPU")) << reason;
   }
   EXPECT_GE(about_pages, 2);
 }
@@ -546,7 +546,9 @@ TEST_P(EightBitsTest, EmptySequencesAndHostileTables) {
 INSTANTIATE_TEST_SUITE_P(All, EightBitsTest,
                          ::testing::Values(OnArch{kRef, "sm_90"}, OnArch{"sm80_decode_fwd", "sm_80"},
                                            OnArch{"sm80_decode_fwd", "sm_90"}, OnArch{kDecode, "sm_80"},
-                                           OnArch{kDecodeEight, "sm_90"}, OnArch{kDecodeParts, "sm_90"}));
+                                           OnArch{kDecodeEight, "sm_90"}, OnArch{kDecodeParts, "sm_90"},
+                                           OnArch{"sm90_fp8_fwd", "sm_90"}, OnArch{kSm90Fp8, "sm_90"},
+                                           OnArch{kSm90Fp8Single, "sm_90"}));
 
 TEST(EightBitFamiliesTest, DenseAndPacked) {
   for (const char* id : {"b2_h4_hk2_sq3_sk70_d64_e4m3_perhead", "b1_h4_hk1_sq2_sk90_d80_e5m2_unscaled_strided",

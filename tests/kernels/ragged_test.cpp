@@ -325,19 +325,22 @@ TEST(RaggedTilesTest, AnyNumberOfSequences) {
 
 // 8 bits, whose rows are half as long.
 TEST(RaggedBytesTest, OtherLengthsNeighboursAndHostileBoundaries) {
-  for (const char* id : {"b3_h4_hk2_sq40_sk50_d64_e4m3_unscaled_causal_alibibatch_raggedfull",
-                         "b3_h2_sq40_sk50_d48_e4m3_unscaled_wl9_wr4_raggedfull"}) {
-    Batch batch(kAda, id, Layout::kBshd, {110, 140});
-    const Lengths good{{0, 40, 70, 110}, {0, 50, 90, 140}};
-    EXPECT_EQ(batch.run(good), "") << id;
-    EXPECT_EQ(batch.run({{0, 1, 33, 40}, {5, 5, 38, 70}, {0, 20, 32}}), "") << id;
-    EXPECT_EQ(batch.run({good.q, good.kv, {50, 9, 1}, {3, 30, 40}}), "") << id;
-    for (std::int64_t only = 0; only < 3; ++only) EXPECT_EQ(batch.run(good, only), "") << id;
-    EXPECT_EQ(batch.run({{-5, 30, 60, 90}, good.kv}), "") << id;
-    EXPECT_EQ(batch.run({{0, 110, 110, 110}, good.kv}), "") << id;
-    EXPECT_EQ(batch.run({good.q, {kLeast, kMost, kLeast, kMost}}), "") << id;
-    EXPECT_EQ(batch.run({good.q, good.kv, {50, 41, 50}}), "") << id;
-  }
+  for (const char* candidate : {kAda, kSm90Fp8, kSm90Fp8Three, kSm90Fp8Single})
+    for (const char* id : {"b3_h4_hk2_sq40_sk50_d64_e4m3_unscaled_causal_alibibatch_raggedfull",
+                           "b3_h2_sq40_sk50_d48_e4m3_unscaled_wl9_wr4_raggedfull"}) {
+      const std::string what = std::string(candidate) + " " + id;
+      Batch batch(candidate, id, Layout::kBshd, {110, 140});
+      const Lengths good{{0, 40, 70, 110}, {0, 50, 90, 140}};
+      EXPECT_EQ(batch.run(good), "") << what;
+      EXPECT_EQ(batch.run({{0, 1, 33, 40}, {5, 5, 38, 70}, {0, 20, 32}}), "") << what;
+      EXPECT_EQ(batch.run({{0, 0, 0, 0}, {0, 0, 0, 0}}), "") << what;
+      EXPECT_EQ(batch.run({good.q, good.kv, {50, 9, 1}, {3, 30, 40}}), "") << what;
+      for (std::int64_t only = 0; only < 3; ++only) EXPECT_EQ(batch.run(good, only), "") << what;
+      EXPECT_EQ(batch.run({{-5, 30, 60, 90}, good.kv}), "") << what;
+      EXPECT_EQ(batch.run({{0, 110, 110, 110}, good.kv}), "") << what;
+      EXPECT_EQ(batch.run({good.q, {kLeast, kMost, kLeast, kMost}}), "") << what;
+      EXPECT_EQ(batch.run({good.q, good.kv, {50, 41, 50}}), "") << what;
+    }
 }
 
 TEST(RaggedOnCpuTest, LaunchesMayOverlap) {

@@ -131,7 +131,8 @@ TEST(Sm89Fp8, WhereDispatchTakesIt) {
     EXPECT_EQ(chosen("b1_h8_s4096_d128_e5m2", arch), "sm80_decode_fwd") << arch;
   }
   EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3", "sm_90"), "sm90_fp8_fwd");
-  EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3_softcap30", "sm_90"), "sm89_fp8_fwd");
+  EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3_softcap30", "sm_90"), "sm90_fp8_fwd");
+  EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3_oe4m3", "sm_90"), "sm89_fp8_fwd");
   EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3", "sm_80"), "sm80_decode_fwd");
 }
 

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "kernels/emulator_run.h"
 #include "kernels/family.h"
+#include "kernels/mutation_faults.h"
 
 namespace flashcore::testing {
 namespace {
@@ -43,7 +44,7 @@ constexpr const char* kFp8WideBlocksOfOneSlot =
     "sm90_fp8_fwd:num_consumers=2,block_n=96,num_stages=2,v_stages=1,q_stages=1,ping_pong=1,overlap=0,promote_every=1,"
     "pv_columns=96,p_exponent=6,scheduler=1";
 
-void expect_passes(const char* candidate, std::initializer_list<const char*> problems) {
+void expect_passes(const std::string& candidate, std::initializer_list<const char*> problems) {
   for (const char* problem : problems) {
     EXPECT_EQ(run_on_emulator(device_sources(), candidate, PlacedProblem::parse(problem), 2).verdict(), "passed")
         << candidate << " " << problem;
@@ -83,22 +84,72 @@ TEST(Sm90Fp8, RowsMayHaveTheirOwnFactors) {
 // Lines of 32, 64 and 128 keys in one box of TMA or several; keys that fill no 16 bytes; a single key, of which K's
 // odd rows have none.
 TEST(Sm90Fp8, VMayLieTransposed) {
-  const auto of_v = [](std::string candidate) {
-    const std::size_t at = candidate.find("v_stages=");
-    return candidate.replace(at, 10, "v_stages=0");
-  };
-  expect_passes(of_v(kFp8Apart).c_str(), {"b2_h4_hk2_sq70_sk150_d64_e4m3_perhead_vdn", "b2_h2_sq3_sk1_d64_e4m3_vdn",
+  const auto of_v = [](const char* candidate) { return with(candidate, "v_stages", 0); };
+  expect_passes(of_v(kFp8Apart), {"b2_h4_hk2_sq70_sk150_d64_e4m3_perhead_vdn", "b2_h2_sq3_sk1_d64_e4m3_vdn",
                                           "b1_h2_sq130_sk203_d128_e4m3_ofp16_causal_strided_vdn",
                                           "b1_h2_sq130_sk203_d128_e4m3_pertoken_causal_vdn"});
-  expect_passes(of_v(kFp8ScoresFirst).c_str(), {"b1_h2_s100_d48_e4m3_vdn", "b1_h2_s260_d64_e4m3_causal_wl40_vdn",
+  expect_passes(of_v(kFp8ScoresFirst), {"b1_h2_s100_d48_e4m3_vdn", "b1_h2_s260_d64_e4m3_causal_wl40_vdn",
                                                 "b1_h4_hk2_s100_d48_e4m3_pertoken_vdn"});
-  expect_passes(of_v(kFp8ValuesFirst).c_str(), {"b1_h1_sq70_sk300_d128_e4m3_bshd_vdn"});
-  expect_passes(of_v(kFp8WideBlocks).c_str(), {"b1_h1_s200_d256_e4m3_causal_vdn"});
+  expect_passes(of_v(kFp8ValuesFirst), {"b1_h1_sq70_sk300_d128_e4m3_bshd_vdn"});
+  expect_passes(of_v(kFp8WideBlocks), {"b1_h1_s200_d256_e4m3_causal_vdn"});
   const auto read = [](const std::string& candidate, const char* problem) {
     (void)parse_candidate(candidate, Problem::parse(problem), limits_of_arch("sm_90"));
   };
   EXPECT_THROW(read(kFp8Apart, "b1_h1_s64_d64_e4m3_vdn"), Error);
   EXPECT_THROW(read(of_v(kFp8Apart), "b1_h1_s64_d64_e4m3"), Error);
+}
+// Sequences of other lengths than the bounds, some without rows or keys, each with factors of its own.
+TEST(Sm90Fp8, RaggedBatches) {
+  expect_passes(kFp8Apart, {"b3_h4_hk2_sq70_sk100_d64_e4m3_perhead_causal_raggedhalving",
+                            "b6_h2_sq70_sk90_d48_e4m3_bshd_raggedrandom",
+                            "b3_h2_sq140_sk200_d128_e4m3_ofp16_perhead_wl30_wr5_strided_raggedhalving"});
+  expect_passes(kFp8ScoresFirst, {"b3_h4_hk2_sq200_sk100_d48_e4m3_perhead_raggedhalving",
+                                  "b4_h2_hk1_sq200_sk150_d64_e4m3_causaltl_bshd_raggedrandom"});
+  expect_passes(kFp8Blocks, {"b5_h1_s170_d64_e4m3_unscaled_causal_raggedrandom"});
+  expect_passes(with(kFp8Shared, "block_n", 64), {"b3_h1_sq200_sk300_d128_e4m3_perhead_causal_raggedhalving"});
+  expect_passes(kFp8WideBlocks, {"b3_h2_hk1_sq70_sk300_d256_e4m3_perhead_wl90_raggedhalving"});
+  expect_passes(kSm90Fp8Single, {"b300_h1_s20_d64_e4m3_causal_raggedrandom"});
+}
+// Pages smaller and larger than a block of keys, and of an odd number of keys.
+TEST(Sm90Fp8, PagedCaches) {
+  expect_passes(kFp8Apart, {"b3_h4_hk2_sq70_sk150_d64_e4m3_perhead_causal_raggedhalving_page2",
+                            "b3_h2_sq70_sk150_d128_e4m3_perhead_causal_bshd_raggedrandom_page2",
+                            "b3_h4_hk2_sq70_sk150_d64_e4m3_perhead_wl40_wr5_bshd_raggedhalving_page16",
+                            "b3_h2_sq40_sk150_d128_e4m3_perhead_raggedrandom_page1"});
+  expect_passes(kFp8Blocks, {"b3_h2_hk1_sq70_sk150_d48_e4m3_causal_strided_raggedhalving_page16",
+                             "b2_h1_sq40_sk300_d64_dv32_e4m3_raggedfull_page256"});
+  expect_passes(kSm90Fp8Single, {"b3_h2_hk1_sq70_sk150_d128_e4m3_perhead_causal_raggedhalving_page16",
+                                 "b2_h1_sq40_sk300_d128_e4m3_causal_wl100_bshd_raggedhalving_page256",
+                                 "b3_h2_sq40_sk150_d128_e4m3_ofp16_causal_bshd_raggedhalving_page3"});
+  expect_passes(kFp8WideBlocks, {"b2_h2_hk1_sq70_sk300_d256_e4m3_perhead_causal_raggedhalving_page16"});
+}
+// Of factors for all, for each head, and for each row and key.
+TEST(Sm90Fp8, FunctionsOfScoresTakeWhatQAndKStandFor) {
+  expect_passes(kFp8Apart, {"b1_h2_sq70_sk150_d64_e4m3_causal_softcap5",
+                            "b2_h4_hk2_sq70_sk100_d64_e4m3_perhead_softcap5_alibibatch_sink",
+                            "b2_h4_hk2_sq70_sk150_d128_e4m3_pertoken_causal_bshd_softcap5_alibi_sink"});
+  expect_passes(kFp8ScoresFirst, {"b1_h2_sq200_sk100_d48_e4m3_perhead_causal_alibi", "b1_h2_s70_d48_e4m3_softcap1000",
+                                  "b1_h2_sq200_sk33_d64_e4m3_pertoken_causal_sink"});
+  expect_passes(with(kFp8ValuesFirst, "scheduler", 1), {"b1_h2_hk1_sq130_sk200_d128_e4m3_pertoken_wl40_softcap5"});
+  expect_passes(kFp8WideBlocks, {"b1_h2_sq70_sk200_d256_e4m3_perhead_softcap5_alibi"});
+}
+TEST(Sm90Fp8, FunctionsOfScoresInRaggedBatchesAndPagedCaches) {
+  expect_passes(kFp8Apart, {"b3_h2_sq66_sk90_d64_e4m3_perhead_causal_softcap5_alibibatch_sink_raggedhalving",
+                            "b3_h2_hk1_sq70_sk150_d128_e4m3_perhead_softcap5_alibi_raggedhalving_page16"});
+  expect_passes(kSm90Fp8Three, {"b3_h2_sq200_sk90_d64_e4m3_perhead_softcap5_alibibatch_sink_raggedhalving"});
+  expect_passes(kSm90Fp8Single, {"b3_h2_hk1_sq70_sk150_d64_e4m3_ofp16_wl60_softcap5_sink_raggedrandom_page2"});
+}
+// Two consumers and three: under a causal mask and in windows some let blocks pass, in ragged batches tiles.
+TEST(Sm90Fp8, TurnsThatLastUntilMultipliesOrSoftmaxesAreDone) {
+  for (const int turn : {2, 3, 4}) {
+    for (const char* candidate : {kFp8Apart, kSm90Fp8Three})
+      expect_passes(with(candidate, "ping_pong", turn),
+                    {"b1_h2_sq200_sk260_d64_e4m3_causal", "b1_h1_s260_d64_e4m3_causal_wl40",
+                     "b3_h2_sq200_sk150_d64_e4m3_perhead_causal_raggedhalving",
+                     "b1_h2_sq130_sk100_d64_e4m3_pertoken_softcap5"});
+    expect_passes(with(kFp8ValuesFirst, "ping_pong", turn), {"b1_h1_sq130_sk300_d128_e4m3_causal"});
+    expect_passes(with(kFp8WideBlocks, "ping_pong", turn), {"b1_h1_sq130_sk300_d256_e4m3_causal"});
+  }
 }
 TEST(Sm90Fp8, DefaultsOfWideHeadsTakeTheWidestBlocksThatTheirSumsFit) {
   const DeviceLimits limits = limits_of_arch("sm_90");
@@ -125,6 +176,34 @@ TEST(Sm90Fp8, RefusesWhatItCannotDo) {
   EXPECT_NE(reason("b1_h1_s64_d64_e5m2"), "");
   EXPECT_NE(reason("b1_h1_s64_d72_e4m3"), "");
   EXPECT_NE(reason("b1_h1_s64_d64_e4m3_oe4m3"), "");
+  for (const char* id : {"b1_h1_s64_d64_e4m3_softcap5_alibi_sink", "b2_h1_s64_d64_e4m3_raggedfull",
+                         "b2_h1_s64_d64_e4m3_raggedfull_page2", "b2_h1_s64_d128_e4m3_raggedfull_page1"})
+    EXPECT_EQ(reason(id), "") << id;
+  EXPECT_NE(reason("b1_h1_s64_d64_e4m3_softcap5_vdn").find("v_layout dn with a softcap"), std::string::npos);
+  for (const char* id : {"b2_h1_s64_d64_e4m3_raggedfull_page1", "b2_h1_s64_d128_dv64_e4m3_raggedfull_page3",
+                         "b2_h1_s64_d48_dv128_e4m3_raggedfull_page7"})
+    EXPECT_NE(reason(id).find("pages of an odd number of keys"), std::string::npos) << id;
+}
+
+TEST(Sm90Fp8, RefusesConfigsThatCannotBe) {
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  const Family& family = family_by_name("sm90_fp8_fwd");
+  const auto reason = [&](const char* id, const char* config) {
+    const Problem problem = Problem::parse(id);
+    return family
+        .why_invalid(family.space().parse(config, family.default_config(problem, limits), family.name()), problem,
+                     limits)
+        .value_or("");
+  };
+  const char *three = "num_consumers=3,block_n=32,num_stages=2,v_stages=1,q_stages=1,overlap=0,scheduler=1",
+             *one_tile = "num_consumers=2,block_n=32,num_stages=2,v_stages=1,q_stages=1,overlap=0,scheduler=0";
+  EXPECT_EQ(reason("b2_h1_s64_d64_e4m3_raggedfull", three), "");
+  EXPECT_NE(reason("b2_h1_s64_d64_e4m3_raggedfull_page16", three).find("for a paged cache"), std::string::npos);
+  EXPECT_EQ(reason("b2_h1_s64_d64_e4m3", one_tile), "");
+  for (const char* id : {"b2_h1_s64_d64_e4m3_raggedfull", "b2_h1_s64_d64_e4m3_raggedfull_page16"})
+    EXPECT_NE(reason(id, one_tile).find("counted on the device"), std::string::npos) << id;
+  for (const char* config : {"p_exponent=4", "p_exponent=5"})
+    EXPECT_THROW((void)reason("b1_h1_s64_d64_e4m3", config), Error) << config;
 }
 
 }  // namespace

@@ -162,6 +162,13 @@ Problem draw_scored_problem_of_8_bits(std::mt19937_64& random, const std::vector
   return problem;
 }
 
+// Of 8 bits, packed or in pages.
+Problem draw_packed_problem_of_8_bits(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_paged_problem(random, dtypes);
+  if (random() % 2 == 0) problem.page_size = 0;
+  return problem;
+}
+
 // 16-bit ones, or 8-bit ones for a family that takes no others.
 std::vector<DType> dtypes_of(const Family& family) {
   const bool only_8bit =
@@ -227,6 +234,12 @@ TEST(SpillFactorsOfRows, NoAcceptedConfigOfSm89Fp8) {
 }
 TEST(SpillScored, NoAcceptedConfigOfSm89Fp8) {
   expect_no_spills(family_by_name("sm89_fp8_fwd"), draw_scored_problem_of_8_bits);
+}
+TEST(SpillScored, NoAcceptedConfigOfSm90Fp8) {
+  expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_scored_problem_of_8_bits);
+}
+TEST(SpillPacked, NoAcceptedConfigOfSm90Fp8) {
+  expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_packed_problem_of_8_bits);
 }
 TEST(SpillInt4, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_int4_problem);
