@@ -266,7 +266,9 @@ TEST(JudgementTest, TheSmallestWeightsOf8BitsMayRoundAsKernelsScaleThem) {
     EXPECT_TRUE(passes_times(rounded / weight)) << score;
     for (const double off_by_twice : {-1.0, 3.0}) EXPECT_FALSE(passes_times(off_by_twice)) << score;
     // A key that is left out. What 2^-16 of the largest may lose is all but a ninth of the other.
-    if (score < 11) EXPECT_FALSE(passes_times(0));
+    if (score < 11) {
+      EXPECT_FALSE(passes_times(0));
+    }
   }
 }
 

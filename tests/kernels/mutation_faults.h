@@ -75,6 +75,14 @@ inline constexpr const char* kShortTable = "b2_h1_sq5_sk33_d64_fp16_raggedfull_p
 inline constexpr const char* kBytes = "b2_h4_hk2_s200_d64_e4m3_perhead_causal";
 inline constexpr const char* kBytesScored = "b2_h4_hk2_sq70_sk100_d64_e4m3_perhead_softcap5_alibibatch_sink";
 inline constexpr const char* kBytesRagged = "b3_h4_hk2_sq70_sk100_d64_e4m3_perhead_causal_raggedhalving";
+// More tiles than CTAs, of one block each; sequences without keys; last pages of 2, 9 and 12 of 16 keys; head dims whose V
+// comes in two parts.
+inline constexpr const char* kBytesRaggedFull = "b3_h4_hk2_sq70_sk100_d64_e4m3_perhead_bshd_raggedhalving";
+inline constexpr const char* kBytesRaggedShort = "b12_h4_s30_d64_e4m3_raggedfull";
+inline constexpr const char* kBytesNoKeys = "b6_h2_sq70_sk90_d48_e4m3_bshd_raggedrandom";
+inline constexpr const char* kBytesPaged = "b3_h2_hk1_sq5_sk50_d64_dv32_e4m3_perhead_raggedhalving_page16";
+inline constexpr const char* kBytesPagedParts = "b2_h2_hk1_sq40_sk150_d192_e4m3_causal_raggedhalving_page16";
+inline constexpr const char* kBytesSoftcapOfRows = "b1_h2_s70_d64_e4m3_pertoken_softcap5";
 inline constexpr const char* kBytesOdd = "b1_h2_s70_d64_dv48_e4m3";
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
 inline constexpr const char* kHalfBlock = "b1_h1_s100_d96_fp16";  // of 64 columns
@@ -89,6 +97,10 @@ inline constexpr const char* kSm80Padded =
     "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,smem_layout=0,q_in_registers=0,persistent=0,ctas_per_sm=1";
 inline constexpr const char* kSm90 =
     "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=2,cluster=1,"
+    "key_groups=1";
+// Turns of the softmax.
+inline constexpr const char* kSm90Softmax =
+    "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=1,ping_pong=4,rescale_threshold=8,scheduler=1,cluster=1,"
     "key_groups=1";
 // Steps of 16 keys: four in one asm, and three.
 inline constexpr const char* kSm90Seven =
@@ -170,13 +182,17 @@ inline constexpr const char* kAda =
 inline constexpr const char* kAdaDeep =
     "sm89_fp8_fwd:block_m=64,block_n=32,num_warps=4,num_stages=3,q_in_registers=1,promote_keys=0,p_exponent=6,"
     "persistent=0,ctas_per_sm=1";
-// Of 8 bits by wgmma: tiles of two consumers, of three and of one.
+// Of 8 bits by wgmma: tiles of two consumers, of three, with turns until their multiplies are done, of two with turns of
+// the softmax, and of one.
 inline constexpr const char* kSm90Fp8 =
     "sm90_fp8_fwd:num_consumers=2,block_n=64,num_stages=2,v_stages=2,q_stages=2,ping_pong=1,overlap=0,promote_every=1,"
     "pv_columns=64,p_exponent=6,scheduler=2";
 inline constexpr const char* kSm90Fp8Three =
     "sm90_fp8_fwd:num_consumers=3,block_n=32,num_stages=3,v_stages=1,q_stages=1,ping_pong=3,overlap=1,promote_every=1,"
     "pv_columns=64,p_exponent=8,scheduler=1";
+inline constexpr const char* kSm90Fp8Softmax =
+    "sm90_fp8_fwd:num_consumers=2,block_n=64,num_stages=2,v_stages=2,q_stages=1,ping_pong=4,overlap=2,promote_every=1,"
+    "pv_columns=64,p_exponent=6,scheduler=1";
 inline constexpr const char* kSm90Fp8Single =
     "sm90_fp8_fwd:num_consumers=1,block_n=96,num_stages=2,v_stages=1,q_stages=1,ping_pong=0,overlap=0,promote_every=0,"
     "pv_columns=256,p_exponent=6,scheduler=1";
@@ -198,6 +214,10 @@ inline void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutat
 inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kK80 = "sm80_fwd/kernel.cuh";
   static constexpr const char* kK89 = "sm89_fp8_fwd/kernel.cuh";
+  static constexpr const char* kConsumer8 = "sm90_fp8_fwd/consumer.cuh";
+  static constexpr const char* kLoader8 = "sm90_fp8_fwd/loader.cuh";
+  static constexpr const char* kPagedLoader8 = "sm90_fp8_fwd/paged_loader.cuh";
+  static constexpr const char* kTransposer8 = "sm90_fp8_fwd/transposer.cuh";
   static constexpr const char* kStore = "tile/store_fragment.cuh";
   static constexpr const char* kK90 = "sm90_fwd/kernel.cuh";
   static constexpr const char* kConsumer = "sm90_fwd/consumer.cuh";
@@ -978,6 +998,57 @@ inline const std::vector<Mutation>& mutations() {
       {"sm89_last_columns_exchanged", kAda, kBytesOdd, kStore, "8 * t + 4 * part", "4 * t + 16 * part", kWrong},
       {"sm89_sums_counted_twice", kAda, kBytes, kK89, "tile::set_zero(part[m]);",
        "if (first == 0 && d == 0) tile::set_zero(part[m]);", kWrong},
+      // --- 8 bits by wgmma: ragged batches, paged caches, functions of scores ---
+      {"sm90_fp8_ragged_keys_of_the_bound", kSm90Fp8, kBytesRaggedFull, kLoader8, "block * C.block_n + tile.keys_row",
+       "block * C.block_n", "wrong result|out of bounds"},
+      {"sm90_fp8_ragged_keys_past_the_end", kSm90Fp8, kBytesRaggedFull, kBatchTiles,
+       "- slot.len_kv, tile.keys_end = sequence.first_kv", "- slot.len_kv, tile.keys_end = 1 + sequence.first_kv",
+       "wrong result|out of bounds"},
+      {"sm90_fp8_ragged_rows_unshifted", kSm90Fp8, kBytesRaggedFull, kConsumer8,
+       "index * kRowsPerConsumer + context.problem.seqlen_q - tile.len_q", "index * kRowsPerConsumer",
+       "wrong result|out of bounds|race"},
+      {"sm90_fp8_ragged_mask_of_the_bounds", kSm90Fp8, kBytesRagged, kConsumer8,
+       "tile::Mask<T, ForwardParams>{at.own}.apply(", "tile::Mask<T, ForwardParams>{context.problem}.apply(", kWrong},
+      {"sm90_fp8_ragged_whole_end_too_far", kSm90Fp8, kBytesRagged, kConsumer8, "mask.end_of(at.first_row)",
+       "mask.end_of(at.first_row + kRowsPerConsumer)", kWrong},
+      {"sm90_fp8_ragged_own_key_of_the_bounds", kSm90Fp8,
+       "b3_h4_hk2_sq70_sk100_d64_e4m3_perhead_alibibatch_raggedhalving", kConsumer8,
+       "const tile::Score<T, ForwardParams, true> score = {at.own,",
+       "const tile::Score<T, ForwardParams, true> score = {context.problem,", kWrong},
+      {"sm90_fp8_ragged_factors_of_the_first", kSm90Fp8, kBytesRagged, kConsumer8, "set_scales(at.tile.batch,",
+       "set_scales(0,", kWrong},
+      {"sm90_fp8_ragged_factor_of_another_v", kSm90Fp8, kBytesRagged, kConsumer8, "descale_v(tile.batch, head_kv)}",
+       "descale_v(0, head_kv)}", kWrong},
+      {"sm90_fp8_ragged_sequence_without_keys", kSm90Fp8, kBytesNoKeys, kConsumer8, "(!kBounded && !T.ragged)",
+       "!kBounded", "deadlock|wrong result"},
+      {"sm90_fp8_ragged_slot_read", kSm90Fp8, kBytesRaggedShort, kBatchTiles,
+       "ptx::bar_warp_sync();  // all lanes have read it\n      arrive_for_warp", "arrive_for_warp", "race"},
+      {"sm90_fp8_ragged_slot_kept_by_transposers", kSm90Fp8, kBytesRaggedShort, kTransposer8,
+       "context.release_tile(ring_tile);\n    return blocks;", "ring_tile.advance();\n    return blocks;", "deadlock"},
+      {"sm90_fp8_page_of_another_box", kSm90Fp8, kBytesPaged, kPagedLoader8, "first_key(block, lane()));",
+       "first_key(block, 0));", kWrong},
+      {"sm90_fp8_page_tail_not_zeroed", kSm90Fp8, kBytesPaged, kPageBoxes, "page >= 0 && valid < boxes.rows", "false",
+       kWrong},
+      {"sm90_fp8_page_part_of_values", kSm90Fp8, kBytesPagedParts, kPagedLoader8, "32,\n                                             column);",
+       "32,\n                                             0);", kWrong},
+      {"sm90_fp8_scores_without_their_factor", kSm90Fp8, kBytesScored, kConsumer8,
+       "tile::scale_rows(scores, {tile::scale_of(this->factor_of_scores, 0), tile::scale_of(this->factor_of_scores, 1)});",
+       "", kWrong},
+      {"sm90_fp8_scores_by_the_first_row", kSm90Fp8, kBytesSoftcapOfRows, kConsumer8,
+       "tile::scale_of(this->factor_of_scores, 1)});", "tile::scale_of(this->factor_of_scores, 0)});", kWrong},
+      {"sm90_fp8_factor_twice", kSm90Fp8, kBytesScored, kConsumer8,
+       "this->factor_of_scores = factor, scale_log2 = scale;", "this->factor_of_scores = factor, scale_log2 = scale * factor;",
+       kWrong},
+      {"sm90_fp8_sink_left_out", kSm90Fp8, kBytesScored, kConsumer8,
+       "if constexpr (T.sink) return softmax.finish_with_sink(r, lse, sink_log2);\n    else return", "return", kWrong},
+      // --- turns ---
+      {"sm90_fp8_turn_not_ended", kSm90Fp8Three, kBytes, kShares, "end_if<3>();", ";", "deadlock"},
+      {"sm90_fp8_softmax_turn_not_ended", kSm90Fp8Softmax, kBytes, kShares, "end_if<4>();", ";", "deadlock"},
+      {"sm90_fp8_no_turn_of_blocks_let_pass", kSm90Fp8Three, kBytes, kConsumer8,
+       "begin_issue(), end_issue(), turns.first_done(), turns.all_done();", "", "deadlock"},
+      {"sm90_fp8_no_softmax_turn_of_blocks_let_pass", kSm90Fp8Softmax, kBytes, kConsumer8,
+       "begin_softmax(), turns.end_softmax();\n  }\n\n  // --- multiplies", "}\n\n  // --- multiplies", "deadlock"},
+      {"sm90_softmax_turn_not_ended", kSm90Softmax, kCausal, kShares, "end_if<4>();", ";", "deadlock"},
       // --- changes that alter no result and no order ---
       {"sm90_no_prefetch", kSm90, kCausal, kK90, "ptx::prefetch_tensormap(params.q);", "", "",
        "a prefetch only warms a cache"},
