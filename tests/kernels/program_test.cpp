@@ -96,23 +96,23 @@ TEST(Program, EveryFamilyNamesItsOperands) {
   EXPECT_GE(programs, 12);
 }
 
-// Slopes and sinks are addresses where the problem has them; families without a kernel for them say which they lack,
-// and kernels, parameters and numbers of operands of plain problems are those of before, which stored results hold.
+// Slopes and sinks are addresses where the problem has them; kernels, parameters and numbers of operands of plain
+// problems are those of before, which stored results hold.
 TEST(Program, SlopesAndSinksAreAddresses) {
   const DeviceLimits limits = limits_of_arch("sm_90");
   struct Case {
-    const char *id, *lacks;
+    const char* id;
     int alibi, sink;
   };
-  for (const Case& c : {Case{"b2_h4_hk2_s70_d64_bf16_alibibatch", "no ALiBi", 1, 0},
-                        Case{"b2_h4_hk2_s70_d64_bf16_sink", "no sink", 0, 1},
-                        Case{"b2_h4_hk2_s70_d64_bf16_softcap30", "no softcap", 0, 0}}) {
-    const PlacedProblem narrow = PlacedProblem::parse(c.id);
-    for (const char* name :
-         {"ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_wide_fwd", "sm90_fwd", "sm90_short_fwd"}) {
+  for (const Case& c : {Case{"b2_h4_hk2_s70_d64_bf16_alibibatch", 1, 0}, Case{"b2_h4_hk2_s70_d64_bf16_sink", 0, 1},
+                        Case{"b2_h4_hk2_s70_d64_bf16_softcap30", 0, 0}}) {
+    for (const char* name : {"ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_wide_fwd", "sm90_fwd",
+                             "sm90_short_fwd", "sm89_fp8_fwd", "sm90_fp8_fwd"}) {
       const Family& family = family_by_name(name);
-      PlacedProblem problem = narrow;
+      const bool takes_8bit = family.name().find("_fp8_") != std::string::npos;
+      PlacedProblem problem = PlacedProblem::parse(c.id);
       if (family.name() == "sm80_wide_fwd") problem.head_dim = problem.head_dim_v = 512;
+      if (takes_8bit) problem.dtype = DType::kE4M3;
       const ConfigValues config = family.default_config(problem, limits);
       const Program program = family.program(config, problem, limits, make_layouts(problem));
       program.validate();
@@ -123,12 +123,9 @@ TEST(Program, SlopesAndSinksAreAddresses) {
       }
       EXPECT_EQ(alibi, c.alibi) << name << " " << c.id;
       EXPECT_EQ(sink, c.sink) << name << " " << c.id;
-      EXPECT_NE(family.source(config, problem, limits).name_expression.find("::forward_scored<"), std::string::npos);
+      const char* entry = takes_8bit ? "::forward_fp8_scored<" : "::forward_scored<";
+      EXPECT_NE(family.source(config, problem, limits).name_expression.find(entry), std::string::npos) << name;
     }
-    PlacedProblem of_8bits = narrow;
-    of_8bits.dtype = DType::kE4M3;
-    EXPECT_EQ(family_by_name("sm90_fp8_fwd").why_unsupported(of_8bits, limits).value_or(""), c.lacks);
-    EXPECT_EQ(family_by_name("sm89_fp8_fwd").why_unsupported(of_8bits, limits).value_or(""), "");
   }
   const PlacedProblem plain = PlacedProblem::parse("b1_h4_s200_d64_bf16_causal");
   const Family& family = family_by_name("sm80_fwd");
