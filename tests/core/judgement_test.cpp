@@ -243,8 +243,8 @@ TEST(JudgementTest, ARowOfOneHeavyKeyMayBeOffByAGap) {
   }
 }
 
-// Rows whose heaviest key has V = 0, so that a weight of 1.7e-5 of its own makes all of o, or one of 2.8e-5. Kernels scale P
-// by 2^6 and round both to e4m3's smallest number, 2^-15 of the largest: 1.8 and 1.1 times as much.
+// Rows whose heaviest key has V = 0, so that a weight of 1.7e-5 of its own makes all of o, or one of 2.8e-5. Kernels
+// scale P by 2^6 and round both to e4m3's smallest number, 2^-15 of the largest: 1.8 and 1.1 times as much.
 TEST(JudgementTest, TheSmallestWeightsOf8BitsMayRoundAsKernelsScaleThem) {
   const PlacedProblem p = PlacedProblem::parse("b1_h1_sq4_sk2_d64_e4m3_unscaled");
   for (const double score : {11.0, 10.5}) {

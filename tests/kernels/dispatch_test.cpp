@@ -107,7 +107,8 @@ TEST(Dispatch, DecodesEightBitsWithKeysDealtOut) {
 TEST(Dispatch, PrefillsEightBitsByWgmmaOnHopper) {
   for (const char* device : {"h100", "h200", "none"}) {
     for (const char* id :
-         {"b4_h32_hk8_sq500_sk4096_d128_e4m3_causal_raggedrandom_page16", "b8_h32_hk8_s2048_d128_e4m3_causal_raggedhalving",
+         {"b4_h32_hk8_sq500_sk4096_d128_e4m3_causal_raggedrandom_page16",
+          "b8_h32_hk8_s2048_d128_e4m3_causal_raggedhalving",
           "b4_h32_hk8_sq17_sk4096_d64_e4m3_perhead_causal_raggedrandom_page2",
           "b4_h32_hk8_sq17_sk4096_d128_e4m3_raggedfull_page1", "b4_h32_hk8_s2048_d128_e4m3_causal_softcap30",
           "b4_h32_hk8_s2048_d64_e4m3_pertoken_causal_alibi_sink",

@@ -75,8 +75,8 @@ inline constexpr const char* kShortTable = "b2_h1_sq5_sk33_d64_fp16_raggedfull_p
 inline constexpr const char* kBytes = "b2_h4_hk2_s200_d64_e4m3_perhead_causal";
 inline constexpr const char* kBytesScored = "b2_h4_hk2_sq70_sk100_d64_e4m3_perhead_softcap5_alibibatch_sink";
 inline constexpr const char* kBytesRagged = "b3_h4_hk2_sq70_sk100_d64_e4m3_perhead_causal_raggedhalving";
-// More tiles than CTAs, of one block each; sequences without keys; last pages of 2, 9 and 12 of 16 keys; head dims whose V
-// comes in two parts.
+// More tiles than CTAs, of one block each; sequences without keys; last pages of 2, 9 and 12 of 16 keys; head dims
+// whose V comes in two parts.
 inline constexpr const char* kBytesRaggedFull = "b3_h4_hk2_sq70_sk100_d64_e4m3_perhead_bshd_raggedhalving";
 inline constexpr const char* kBytesRaggedShort = "b12_h4_s30_d64_e4m3_raggedfull";
 inline constexpr const char* kBytesNoKeys = "b6_h2_sq70_sk90_d48_e4m3_bshd_raggedrandom";
@@ -182,8 +182,8 @@ inline constexpr const char* kAda =
 inline constexpr const char* kAdaDeep =
     "sm89_fp8_fwd:block_m=64,block_n=32,num_warps=4,num_stages=3,q_in_registers=1,promote_keys=0,p_exponent=6,"
     "persistent=0,ctas_per_sm=1";
-// Of 8 bits by wgmma: tiles of two consumers, of three, with turns until their multiplies are done, of two with turns of
-// the softmax, and of one.
+// Of 8 bits by wgmma: tiles of two consumers, of three, with turns until their multiplies are done, of two with turns
+// of the softmax, and of one.
 inline constexpr const char* kSm90Fp8 =
     "sm90_fp8_fwd:num_consumers=2,block_n=64,num_stages=2,v_stages=2,q_stages=2,ping_pong=1,overlap=0,promote_every=1,"
     "pv_columns=64,p_exponent=6,scheduler=2";
@@ -1029,16 +1029,18 @@ inline const std::vector<Mutation>& mutations() {
        "first_key(block, 0));", kWrong},
       {"sm90_fp8_page_tail_not_zeroed", kSm90Fp8, kBytesPaged, kPageBoxes, "page >= 0 && valid < boxes.rows", "false",
        kWrong},
-      {"sm90_fp8_page_part_of_values", kSm90Fp8, kBytesPagedParts, kPagedLoader8, "32,\n                                             column);",
+      {"sm90_fp8_page_part_of_values", kSm90Fp8, kBytesPagedParts, kPagedLoader8,
+       "32,\n                                             column);",
        "32,\n                                             0);", kWrong},
       {"sm90_fp8_scores_without_their_factor", kSm90Fp8, kBytesScored, kConsumer8,
-       "tile::scale_rows(scores, {tile::scale_of(this->factor_of_scores, 0), tile::scale_of(this->factor_of_scores, 1)});",
+       "tile::scale_rows(scores, {tile::scale_of(this->factor_of_scores, 0), tile::scale_of(this->factor_of_scores, "
+       "1)});",
        "", kWrong},
       {"sm90_fp8_scores_by_the_first_row", kSm90Fp8, kBytesSoftcapOfRows, kConsumer8,
        "tile::scale_of(this->factor_of_scores, 1)});", "tile::scale_of(this->factor_of_scores, 0)});", kWrong},
       {"sm90_fp8_factor_twice", kSm90Fp8, kBytesScored, kConsumer8,
-       "this->factor_of_scores = factor, scale_log2 = scale;", "this->factor_of_scores = factor, scale_log2 = scale * factor;",
-       kWrong},
+       "this->factor_of_scores = factor, scale_log2 = scale;",
+       "this->factor_of_scores = factor, scale_log2 = scale * factor;", kWrong},
       {"sm90_fp8_sink_left_out", kSm90Fp8, kBytesScored, kConsumer8,
        "if constexpr (T.sink) return softmax.finish_with_sink(r, lse, sink_log2);\n    else return", "return", kWrong},
       // --- turns ---

@@ -86,10 +86,10 @@ TEST(Sm90Fp8, RowsMayHaveTheirOwnFactors) {
 TEST(Sm90Fp8, VMayLieTransposed) {
   const auto of_v = [](const char* candidate) { return with(candidate, "v_stages", 0); };
   expect_passes(of_v(kFp8Apart), {"b2_h4_hk2_sq70_sk150_d64_e4m3_perhead_vdn", "b2_h2_sq3_sk1_d64_e4m3_vdn",
-                                          "b1_h2_sq130_sk203_d128_e4m3_ofp16_causal_strided_vdn",
-                                          "b1_h2_sq130_sk203_d128_e4m3_pertoken_causal_vdn"});
+                                  "b1_h2_sq130_sk203_d128_e4m3_ofp16_causal_strided_vdn",
+                                  "b1_h2_sq130_sk203_d128_e4m3_pertoken_causal_vdn"});
   expect_passes(of_v(kFp8ScoresFirst), {"b1_h2_s100_d48_e4m3_vdn", "b1_h2_s260_d64_e4m3_causal_wl40_vdn",
-                                                "b1_h4_hk2_s100_d48_e4m3_pertoken_vdn"});
+                                        "b1_h4_hk2_s100_d48_e4m3_pertoken_vdn"});
   expect_passes(of_v(kFp8ValuesFirst), {"b1_h1_sq70_sk300_d128_e4m3_bshd_vdn"});
   expect_passes(of_v(kFp8WideBlocks), {"b1_h1_s200_d256_e4m3_causal_vdn"});
   const auto read = [](const std::string& candidate, const char* problem) {
@@ -143,10 +143,10 @@ TEST(Sm90Fp8, FunctionsOfScoresInRaggedBatchesAndPagedCaches) {
 TEST(Sm90Fp8, TurnsThatLastUntilMultipliesOrSoftmaxesAreDone) {
   for (const int turn : {2, 3, 4}) {
     for (const char* candidate : {kFp8Apart, kSm90Fp8Three})
-      expect_passes(with(candidate, "ping_pong", turn),
-                    {"b1_h2_sq200_sk260_d64_e4m3_causal", "b1_h1_s260_d64_e4m3_causal_wl40",
-                     "b3_h2_sq200_sk150_d64_e4m3_perhead_causal_raggedhalving",
-                     "b1_h2_sq130_sk100_d64_e4m3_pertoken_softcap5"});
+      expect_passes(
+          with(candidate, "ping_pong", turn),
+          {"b1_h2_sq200_sk260_d64_e4m3_causal", "b1_h1_s260_d64_e4m3_causal_wl40",
+           "b3_h2_sq200_sk150_d64_e4m3_perhead_causal_raggedhalving", "b1_h2_sq130_sk100_d64_e4m3_pertoken_softcap5"});
     expect_passes(with(kFp8ValuesFirst, "ping_pong", turn), {"b1_h1_sq130_sk300_d128_e4m3_causal"});
     expect_passes(with(kFp8WideBlocks, "ping_pong", turn), {"b1_h1_sq130_sk300_d256_e4m3_causal"});
   }

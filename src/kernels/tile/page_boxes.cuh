@@ -7,7 +7,6 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shuffle.cuh"
 #include "kernels/ptx/tma.cuh"
-#include "kernels/ptx/tma.cuh"
 #include "kernels/tile/page_boxes.h"
 #include "kernels/tile/sequence.cuh"
 
