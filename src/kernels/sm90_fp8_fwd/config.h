@@ -155,9 +155,9 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // What ragged batches and functions of scores take: of 232 registers 24 bytes spilled with both, where rows and
   // lengths are read for each block, and of 160 wgmma was serialised with either (C7511).
   const int functions = (c.num_consumers >= 3 ? t.ragged || has_score(t) : t.ragged && has_score(t)) ? 8 : 0;
-  // P of a transposed V is packed from both halves of the scores: of 160 registers 8 bytes spilled.
-  const bool is_tight = takes_transposed_v(c) && c.num_consumers >= 3;
-  const int saved = c.block_n > 64 && shares_registers(c, t) && sum_is_like_scores(c, t) && !is_tight ? 24 : 0;
+  // Of 160 registers such sums of 128 columns spilled 16 bytes, and 8 of a V that lies transposed.
+  const int saved =
+      c.block_n > 64 && c.num_consumers < 3 && shares_registers(c, t) && sum_is_like_scores(c, t) ? 24 : 0;
   return extra + few + factors + functions - saved +
          registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
 }
