@@ -202,6 +202,15 @@ TEST(Sm90Fp8, RefusesConfigsThatCannotBe) {
   EXPECT_EQ(reason("b2_h1_s64_d64_e4m3", one_tile), "");
   for (const char* id : {"b2_h1_s64_d64_e4m3_raggedfull", "b2_h1_s64_d64_e4m3_raggedfull_page16"})
     EXPECT_NE(reason(id, one_tile).find("counted on the device"), std::string::npos) << id;
+  const std::string shared =
+      "num_consumers=3,block_n=128,num_stages=2,q_stages=1,overlap=0,promote_every=1,pv_columns=64,"
+      "scheduler=1,v_stages=";
+  EXPECT_EQ(reason("b1_h1_s64_d64_e4m3_perhead_causal", (shared + "2").c_str()), "");
+  for (const auto& [id, v_stages] : {std::pair("b2_h1_s64_d64_e4m3_raggedfull", "2"),
+                                     {"b1_h1_s64_d64_e4m3_softcap5", "2"},
+                                     {"b1_h1_s64_d64_e4m3_pertoken", "2"},
+                                     {"b1_h1_s64_d64_e4m3_vdn", "0"}})
+    EXPECT_NE(reason(id, (shared + v_stages).c_str()).find("C7511"), std::string::npos) << id;
   for (const char* config : {"p_exponent=4", "p_exponent=5"})
     EXPECT_THROW((void)reason("b1_h1_s64_d64_e4m3", config), Error) << config;
 }

@@ -255,6 +255,30 @@ TEST(SpillPaged, NoAcceptedConfigOfSm90Short) {
   expect_no_spills(family_by_name("sm90_short_fwd"), draw_paged_problem);
 }
 
+// Samples draw the configs of one head dim and one kind of problem seldom: the defaults serialised wgmma in half of
+// these.
+TEST(SpillDefaults, OfSm90Fp8) {
+  std::unique_ptr<Compiler> compiler;
+  try {
+    compiler = open_compiler();
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const Family& family = family_by_name("sm90_fp8_fwd");
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  for (const char* dim : {"d64", "d128", "d256"})
+    for (const char* rest : {"_raggedfull", "_causal_softcap5", "_pertoken_causal", "_causal_vdn",
+                             "_causal_wl100_alibi_sink_raggedfull", "_causal_softcap5_raggedfull_page16"}) {
+      const Problem problem = Problem::parse(fmt::format("b4_h16_s2048_{}_e4m3{}", dim, rest));
+      const ConfigValues config = family.default_config(problem, limits);
+      EXPECT_EQ(complaint(compiler->compile(family.source(config, problem, limits), device_sources(),
+                                            family.compile_arch(limits)),
+                          limits),
+                "")
+          << problem.id() << " " << family.space().print(config);
+    }
+}
+
 std::vector<std::string> gpu_families() {
   std::vector<std::string> names;
   for (const Family* family : all_families()) {
