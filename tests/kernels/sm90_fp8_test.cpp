@@ -78,7 +78,7 @@ TEST(Sm90Fp8, RowsMayHaveTheirOwnFactors) {
                 {"b2_h4_hk2_sq70_sk150_d64_e4m3_pertoken", "b1_h2_sq130_sk203_d128_e4m3_pertoken_causal_bshd"});
   expect_passes(kFp8ScoresFirst, {"b1_h2_sq100_sk64_d48_e4m3_ofp16_pertoken_strided"});
   expect_passes(kFp8Blocks, {"b1_h2_s170_d64_e4m3_pertoken_causal_wl40"});
-  expect_passes(kFp8Shared, {"b1_h2_hk1_sq70_sk300_d128_e4m3_pertoken"});
+  expect_passes(with(kFp8Shared, "block_n", 64), {"b1_h2_hk1_sq70_sk300_d128_e4m3_pertoken"});
   expect_passes(kFp8WideBlocks, {"b1_h1_sq70_sk200_d256_dv128_e4m3_pertoken"});
 }
 // Lines of 32, 64 and 128 keys in one box of TMA or several; keys that fill no 16 bytes; a single key, of which K's

@@ -185,10 +185,11 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
   if (registers_needed(c, t) > consumer_registers(c))
     return "accumulators of O, S and P do not fit a consumer's registers";
-  if (c.num_consumers >= 3 && c.block_n > 96 && shares_registers(c, t) &&
+  if (c.num_consumers >= 3 && c.block_n > 64 && shares_registers(c, t) &&
       (t.ragged || has_score(t) || t.token_factors || takes_transposed_v(c)))
-    return "three consumers whose sums of P·V share the registers of 128 keys' scores have too few for ragged batches, "
-           "functions of scores, factors of rows and V that lies transposed: wgmma is serialised (C7511)";
+    return "three consumers whose sums of P·V share the registers of more than 64 keys' scores have too few for "
+           "ragged batches, functions of scores, factors of rows and V that lies transposed: wgmma is serialised "
+           "(C7511)";
   if (t.ragged && c.scheduler == Scheduler::kOneTile)
     return "a ragged batch's tiles are counted on the device: only CTAs that go round them (scheduler=1 or 2)";
   if (t.paged && c.num_consumers > 2)
