@@ -154,7 +154,9 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int factors = t.token_factors && c.overlap != Overlap::kNone && c.block_n > 96 ? 8 : 0;
   // What ragged batches and functions of scores take: of 232 registers 24 bytes spilled with both, where rows and
   // lengths are read for each block, and of 160 wgmma was serialised with either (C7511).
-  const int functions = (c.num_consumers >= 3 ? t.ragged || has_score(t) : t.ragged && has_score(t)) ? 8 : 0;
+  // And factors of rows beside functions and a wide O: 8 bytes under a causal mask.
+  const bool both = t.ragged || (t.token_factors && padded_dim(t.head_dim_v) > 128);
+  const int functions = (c.num_consumers >= 3 ? t.ragged || has_score(t) : both && has_score(t)) ? 8 : 0;
   // Of 160 registers such sums of 128 columns spilled 16 bytes, and 8 of a V that lies transposed.
   const int saved =
       c.block_n > 64 && c.num_consumers < 3 && shares_registers(c, t) && sum_is_like_scores(c, t) ? 24 : 0;

@@ -47,8 +47,10 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
              "what a box of TMA begins at a multiple of";
     if (auto reason = why_indices_overflow(problem)) return reason;
     if (!first_valid(problem, limits))
-      return fmt::format("no config fits head dims {} and {}: sums of P·V of {} columns are not of 64, 96, 128 or 256",
-                         problem.head_dim, problem.head_dim_v, problem.head_dim_v);
+      return fmt::format(
+          "no config fits head dims {} and {}, and what else the problem has: O and sums of P·V of 64, 96, 128 or 256 "
+          "columns, which divide those of O, exceed a consumer's registers",
+          problem.head_dim, problem.head_dim_v);
     return std::nullopt;
   }
 
@@ -232,6 +234,12 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
         {.num_consumers = 1, .block_n = 64, .v_stages = 2, .ping_pong = 0, .overlap = Overlap::kNone, .pv_columns = 64},
         {.num_consumers = 1,
          .block_n = 64,
+         .v_stages = 2,
+         .ping_pong = 0,
+         .overlap = Overlap::kNone,
+         .pv_columns = 256},
+        {.num_consumers = 1,
+         .block_n = 32,
          .v_stages = 2,
          .ping_pong = 0,
          .overlap = Overlap::kNone,
