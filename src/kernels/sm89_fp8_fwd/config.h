@@ -74,7 +74,9 @@ constexpr int registers_needed(const Config& c, const Traits& t, int arch) {
       !multiplies_8_bits(arch) && is_long && padded_k(t.head_dim) * c.block_n * fragments > 160 * 64 ? 90 : 0;
   // Scales of rows and factors of keys; functions of scores beside two fragments. And beside a wide O, where 4 to 16
   // bytes spilled, but for the fewest keys.
-  const int factors = t.token_factors && c.block_n > 32 ? 8 : 0;
+  const int factors = !t.token_factors || c.block_n <= 32          ? 0
+                      : fragments == 2 && !multiplies_8_bits(arch) ? 16  // 64 keys of head dim 128 spilled
+                                                                   : 8;
   const bool is_full = is_tight && c.block_n > 32;
   const int functions = transforms_scores(t) && is_full ? 24 : t.softcap && fragments == 2 ? 8 : 0;
   // Where operands are unpacked, 96 keys of head dim 112 beside O of 64 columns spilled 4 bytes with a softcap and a

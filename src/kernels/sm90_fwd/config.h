@@ -124,9 +124,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (t.ragged && c.cluster > 1 && c.num_consumers > 2)
     return "the producer beside three consumers has too few registers for a cluster's tiles of a ragged batch";
   if (t.ragged && c.key_groups > 1 && c.num_consumers > 2 &&
-      (t.bounded_left || (t.bounded_right && c.scheduler == Scheduler::kCounter)))
+      (t.bounded_left || (t.bounded_right && c.scheduler == Scheduler::kCounter && c.block_n > 48)))
     return "the producer beside four consumers has too few registers for key groups in a ragged batch with a "
-           "window, or with a mask and a counter of tiles";
+           "window, or with a mask, a counter of tiles and blocks of more than 48 keys";
   if (t.ragged && c.key_groups > 1 && has_score(t))
     return "key groups have too few registers for functions of scores and sinks in a ragged batch";
   if (has_expression(t) && c.block_n > 128)
