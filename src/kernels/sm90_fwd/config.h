@@ -114,9 +114,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "a ragged batch's tiles are counted on the device: only CTAs that go round them (scheduler=1 or 2)";
   if (t.paged && c.cluster > 1) return "a cluster's CTAs do not share the boxes of a paged cache";
   if (t.paged && c.num_consumers > 2 && c.scheduler == Scheduler::kFixedStride && padded_dim(t.head_dim) > 64)
-    return "the producer beside three consumers has too few registers for a paged cache of more than 64 columns "
-           "without "
-           "a counter of tiles";
+    return "the producer beside three consumers has too few registers for a paged cache of more than 64 "
+           "columns without a counter of tiles";
   if (t.paged && t.bounded_left && c.num_consumers > 2)
     return "the producer beside three consumers has too few registers for a paged cache's windows";
   if (t.paged && c.key_groups > 1 && c.num_consumers > 2)
