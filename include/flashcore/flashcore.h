@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 12
+#define FC_ABI_VERSION 13
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -87,6 +87,9 @@ typedef enum fc_alibi { FC_ALIBI_NONE = 0, FC_ALIBI_HEAD = 1, FC_ALIBI_BATCH = 2
 
 /* Attention sink: a logit for each query head. Since ABI version 5 */
 typedef enum fc_sink { FC_SINK_NONE = 0, FC_SINK_HEAD = 1 } fc_sink;
+
+/* Largest magnitudes, of which callers of 8 bits choose their factors: of each query head. Since ABI version 13 */
+typedef enum fc_amax { FC_AMAX_NONE = 0, FC_AMAX_HEAD = 1 } fc_amax;
 
 /* Ragged batches: every value but FC_LENGTHS_FIXED is one. Seqlen_q and seqlen_kv are upper bounds then, and the real
  * lengths are read from device memory at each launch (fc_operands.cu_seqlens_q). The values differ in which lengths a
@@ -218,15 +221,17 @@ typedef struct fc_attention {
   /* With FC_V_DN `row` of v's strides is the distance from one column of values to the next. The fast kernels want a
    * multiple of 16: pad the columns, with anything. Without strides it is seqlen_kv, rounded up to 16. Since ABI
    * version 11 */
-  int32_t v_layout;        /* fc_v_layout */
-  int32_t unused_v_layout; /* padding */
+  int32_t v_layout; /* fc_v_layout */
+  /* FC_AMAX_HEAD: of 8-bit q, k and v the largest magnitudes are written to fc_operands.amax. Padding before ABI
+   * version 13, its first */
+  int32_t amax; /* fc_amax */
 } fc_attention;
 
 #define FC_ATTENTION_INIT                                                                                             \
   {                                                                                                                   \
     (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0},     \
         {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT, 0, FC_FP32, FC_SCALING_USUAL, 0.0, FC_ALIBI_NONE, \
-        FC_SINK_NONE, FC_LENGTHS_FIXED, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, FC_V_ND, 0                       \
+        FC_SINK_NONE, FC_LENGTHS_FIXED, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, FC_V_ND, FC_AMAX_NONE            \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */
@@ -333,12 +338,17 @@ typedef struct fc_operands {
    * for, or fewer than none gets NaN in its rows of o and lse. So does each row that sees a key of a page that the pool
    * does not have; nothing outside of the pool is read. Since ABI version 8 */
   const int32_t* block_table;
+  /* With FC_AMAX_HEAD, an output: fp32 [2, heads_q], contiguous. Row 0 has the largest |S| of each query head over the
+   * batch, of visible pairs and as the softmax takes them: after softcap, ALiBi and the function `score`. Row 1 has the
+   * largest |o| before it is rounded, so that of 8 bits it says what saturated. NaN does not count; a head without any
+   * number has 0. Every launch writes all of them, whatever they held. Since ABI version 13 */
+  float* amax;
 } fc_operands;
 
 #define FC_OPERANDS_INIT                                                                                            \
   {                                                                                                                 \
     (uint32_t)sizeof(fc_operands), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        NULL, NULL, NULL                                                                                            \
+        NULL, NULL, NULL, NULL                                                                                      \
   }
 
 /* fc_plan_launch for every problem. Slopes and sinks are read when the launch runs. On the CPU a slope that is NaN or

@@ -128,6 +128,7 @@ struct Attention {
   std::optional<double> softcap = {};  ///< none if not given
   fc_alibi alibi = FC_ALIBI_NONE;      ///< slopes are given to launch(const fc_operands&)
   fc_sink sink = FC_SINK_NONE;         ///< and so are sinks
+  fc_amax amax = FC_AMAX_NONE;         ///< of 8-bit q: launch(const fc_operands&) is given where to write
   /// FC_LENGTHS_FULL: a ragged batch of `batch` sequences, whose tensors have these many rows; see fc_attention.
   fc_lengths lengths = FC_LENGTHS_FIXED;
   std::int64_t total_q = 0, total_kv = 0;
@@ -205,6 +206,7 @@ struct Attention {
     take(a.softcap, softcap, FC_GIVEN_SOFTCAP);
     a.alibi = alibi;
     a.sink = sink;
+    a.amax = amax;
     a.lengths = lengths;
     a.deterministic_batch = deterministic_batch ? 1 : 0;
     a.total_q = total_q;

@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 12
+ABI_VERSION = 13
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -72,7 +72,7 @@ class Attention(ctypes.Structure):
         ("total_q", ctypes.c_int64), ("total_kv", ctypes.c_int64), ("score", ctypes.c_char_p), ("mask", ctypes.c_char_p),
         ("tensors", ctypes.POINTER(Tensor)), ("tensor_count", ctypes.c_int32), ("kv_dtype", ctypes.c_int32),
         ("page_size", ctypes.c_int64), ("pages", ctypes.c_int64), ("max_pages", ctypes.c_int64), ("table_stride", ctypes.c_int64),
-        ("v_layout", ctypes.c_int32), ("unused_v_layout", ctypes.c_int32),
+        ("v_layout", ctypes.c_int32), ("amax", ctypes.c_int32),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
@@ -84,7 +84,7 @@ class Operands(ctypes.Structure):
 
     _fields_ = [("struct_size", ctypes.c_uint32), ("unused", ctypes.c_uint32)] + [
         (name, ctypes.c_size_t) for name in ("q", "k", "v", "o", "lse", "descale_q", "descale_k", "descale_v", "alibi", "sink",
-                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "tensors", "block_table")]  # fmt: skip
+                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "tensors", "block_table", "amax")]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(Operands), **fields)

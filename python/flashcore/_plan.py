@@ -161,7 +161,7 @@ class Plan:
 
     def launch(self, q: int, k: int, v: int, o: int, lse: int = 0, stream: int = 0, descale_q: int = 0, descale_k: int = 0,
                descale_v: int = 0, alibi: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0, seqused_kv: int = 0,
-               seqused_q: int = 0, tensors: Sequence[int] = (), block_table: int = 0) -> None:  # fmt: skip
+               seqused_q: int = 0, tensors: Sequence[int] = (), block_table: int = 0, amax: int = 0) -> None:  # fmt: skip
         """Enqueues one call on addresses.
 
         Args:
@@ -176,6 +176,7 @@ class Plan:
             seqused_kv, seqused_q: addresses of int32 [batch], how many keys and rows of each sequence count; 0: all.
             block_table: of a paged cache: address of the int32 pages, [batch, max_pages]; seqused_kv is needed then, cu_seqlens_kv 0.
             tensors: addresses of what the score and mask functions read, in the order of `Plan.tensors`.
+            amax: address of fp32 [2, heads], where the largest magnitudes go; 0 for a plan without.
 
         Raises:
             Error: for a null or misaligned address, for an o or lse that overlaps another tensor, and for a device that
@@ -184,11 +185,11 @@ class Plan:
         try:
             if len(tensors) != len(self.tensors):
                 raise Error(f"tensors has {len(tensors)} addresses, and this plan has {len(self.tensors)} tensors: {', '.join(self.tensors) or 'none'}")
-            if alibi or sink or cu_seqlens_q or cu_seqlens_kv or seqused_kv or seqused_q or tensors or block_table:
+            if alibi or sink or cu_seqlens_q or cu_seqlens_kv or seqused_kv or seqused_q or tensors or block_table or amax:
                 addresses = (ctypes.c_size_t * len(tensors))(*tensors)
                 operands = Operands(q=q, k=k, v=v, o=o, lse=lse, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v, alibi=alibi, sink=sink,
                                     cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_kv=seqused_kv, seqused_q=seqused_q,
-                                    tensors=ctypes.addressof(addresses) if tensors else 0, block_table=block_table)  # fmt: skip
+                                    tensors=ctypes.addressof(addresses) if tensors else 0, block_table=block_table, amax=amax)  # fmt: skip
                 status = self._launch_operands(self._handle, ctypes.byref(operands), stream)
             elif descale_q or descale_k or descale_v:
                 status = self._launch_scaled(self._handle, q, k, v, o, lse, descale_q, descale_k, descale_v, stream)
@@ -269,7 +270,7 @@ def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: int
         alignment=alignment, scale=0.0 if scale is None else scale, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
         o=sizes.strides("out", o), candidate=candidate, window_left=window[0], window_right=window[1], window_alignment=window_alignment,
         o_dtype=DTYPES[o.dtype], scaling=scaling, v_layout=sizes.v_layout, softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink,
-        given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | GIVEN_TENSOR_STRIDES | (0 if scale is None else GIVEN_SCALE)
+        amax=scores.amax, given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | GIVEN_TENSOR_STRIDES | (0 if scale is None else GIVEN_SCALE)
         | (0 if scores.softcap is None else GIVEN_SOFTCAP), **functions.fields())  # fmt: skip
 
 
@@ -324,13 +325,14 @@ def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, windo
 def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale: float | None = None, layout: str = "bhsd",
          candidate: str | None = None, window: Any = None, window_alignment: str | None = None, scaling: str | None = None,
          softcap: float | None = None, alibi: str | None = None, sink: bool = False, score: str | None = None, mask: Any = None,
-         tensors: Any = None, bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None) -> Plan:  # fmt: skip
+         tensors: Any = None, bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None,
+         return_amax: bool = False) -> Plan:  # fmt: skip
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
     Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v, or k and v of a quantised
     cache, have: "tensor" (the default: one each), "head" ([batch, heads_kv] each), "token" (each row, as of `attention`) or "none". `alibi`
     says which slopes there are, "head" ([heads]) or "batch" ([batch, heads]), and `sink` whether there are sinks. Of the arrays of score and mask functions the plan keeps shapes and strides;
-    `Plan.tensors` are their names, in the order of the addresses that `Plan.launch` takes.
+    `Plan.tensors` are their names, in the order of the addresses that `Plan.launch` takes. With `return_amax` that takes an address for them.
     """
     views = [_arrays.view(q, "q"), *(_arrays.cache_view(x, role, None, kv_dtype) for x, role in ((k, "k"), (v, "v")))]
     if out is None:
@@ -340,7 +342,7 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
     else:
         o = _arrays.output(out, "out")
     return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[1].dtype),
-                    _scores.of_words(softcap, alibi, sink),
+                    _scores.of_words(softcap, alibi, sink)._replace(amax=_scores.amax_number(return_amax, views[0].dtype)),
                     _functions.read(views[0], score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(*views, layout, v_layout), None).functions,
                     v_layout)  # fmt: skip
 
@@ -349,7 +351,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
               return_lse: bool = False, stream: int | None = None, candidate: str | None = None, window: Any = None,
               window_alignment: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
               softcap: float | None = None, alibi: Any = None, sink: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None,
-              bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None) -> Any:  # fmt: skip
+              bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None,
+              return_amax: bool = False) -> Any:  # fmt: skip
     """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
 
     Args:
@@ -399,9 +402,12 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
             slice of a longer array, whatever that holds behind it. `quantize(v_layout="dn")` makes such an array.
         kv_dtype: None: what the arrays say. "int4": k and v are uint8 [..., head_dim / 2] with two elements a byte, the even column in the lower
             half, each of 4 bits of two's complement: -7 to 7 (-8 is read as -8).
+        return_amax: of q of 8 bits: also return the largest magnitudes, float32 [2, heads]. Row 0 has the largest |score| of each query
+            head over the batch, of visible pairs and as the softmax takes them; row 1 the largest |o| before it is rounded. NaN does not
+            count. The factors of the next step follow from them.
 
     Returns:
-        The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. On a GPU the work is enqueued like
+        The output, or a tuple of it and what was asked for, lse and then amax. A row that sees no key gets output 0 and lse -inf, or its sink. On a GPU the work is enqueued like
         that of the framework (JAX: awaited).
 
     Raises:
@@ -423,6 +429,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         vo = _arrays.output(out, "out", stream)
     factors = _factors.read(vq, vk, (descale_q, descale_k, descale_v), read_sizes, stream)
     scores, operands = _scores.read(vq, softcap, alibi, sink, read_sizes, stream)
+    scores = scores._replace(amax=_scores.amax_number(return_amax, vq.dtype))
     given = _functions.read(vq, score, mask, tensors, bias, prefix, documents, causal, read_sizes, stream)
     p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling, scores, given.functions,
                  v_layout)  # fmt: skip
@@ -431,10 +438,15 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         sizes = read_sizes()
         lse = _arrays.empty_like(vq, (sizes.batch, sizes.heads_q, sizes.seqlen_q), "fp32")
         lse_view = _arrays.view(lse, "lse", stream)
+    amax = amax_view = None
+    if scores.amax:
+        amax = _arrays.empty_like(vq, (2, read_sizes().heads_q), "fp32")
+        amax_view = _arrays.view(amax, "amax", stream)
     number = _arrays.current_stream(vq) if stream is None else stream
     p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
-             operands.alibi, operands.sink, tensors=given.addresses)  # fmt: skip
+             operands.alibi, operands.sink, tensors=given.addresses, amax=amax_view.address if amax_view else 0)  # fmt: skip
     _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
-    return (out, lse) if return_lse else out
+    asked = (*((lse,) if return_lse else ()), *((amax,) if scores.amax else ()))
+    return (out, *asked) if asked else out

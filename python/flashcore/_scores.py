@@ -7,7 +7,7 @@ from typing import Any, Callable, NamedTuple
 
 from . import _arrays
 from ._arrays import View
-from ._factors import float_array
+from ._factors import DTYPES, float_array
 from ._library import Error
 
 ALIBI = {None: 0, "none": 0, "head": 1, "batch": 2}  # fc_alibi
@@ -15,11 +15,12 @@ SINK = {None: 0, False: 0, "none": 0, True: 1, "head": 1}  # fc_sink
 
 
 class Scores(NamedTuple):
-    """Of one problem: a softcap or None, fc_alibi, fc_sink."""
+    """Of one problem: a softcap or None, fc_alibi, fc_sink; and fc_amax, whether largest magnitudes are asked for."""
 
     softcap: float | None
     alibi: int
     sink: int
+    amax: int = 0
 
 
 PLAIN = Scores(None, 0, 0)
@@ -45,6 +46,15 @@ def softcap_number(softcap: Any) -> float | None:
         if 1e-6 <= number <= 1e6:
             return number
     raise Error(f"softcap is {softcap!r}; use a number from 1e-6 to 1e6, or None for none")
+
+
+def amax_number(asked: Any, dtype: str) -> int:
+    """fc_amax, of q of that dtype."""
+    if not isinstance(asked, bool):
+        raise Error(f"return_amax is {asked!r}; use True or False")
+    if asked and dtype not in DTYPES:
+        raise Error(f"return_amax is True and q is {dtype}; largest magnitudes are written of q, k and v of 8 bits only")
+    return int(asked)
 
 
 def of_words(softcap: Any, alibi: Any, sink: Any) -> Scores:

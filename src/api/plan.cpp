@@ -228,6 +228,7 @@ void Plan::check(const Addresses& addresses) const {
   check_floats(addresses);
   check_int32s(addresses);
   check_tensors(addresses);
+  check_amax(addresses);
   // Rows of an output are written while others still read theirs of the inputs.
   for (std::size_t output = 3; output < kNames.size(); ++output) {
     if (!addresses[output]) continue;
@@ -319,8 +320,41 @@ void Plan::check_tensors(const Addresses& addresses) const {
   }
 }
 
+namespace {
+
+Footprint footprint_of_bytes(std::int64_t bytes) { return Footprint({1, 1, 1, bytes, bytes, bytes, bytes}, 1); }
+
+}  // namespace
+
+void Plan::check_amax(const Addresses& addresses) const {
+  const void* values = addresses[AddressOf(Operand::kAmax).index()];
+  if (!problem_.amax) {
+    if (values)
+      throw_bad_input("amax is given, and {} does not ask for largest magnitudes; give null, or make the plan with "
+                      "FC_AMAX_HEAD",
+                      problem_.id());
+    return;
+  }
+  if (!values)
+    throw_bad_input("amax is null; give the address of [2, heads_q] fp32 on {} to fc_plan_launch_operands, or make the "
+                    "plan with FC_AMAX_NONE",
+                    context_->info().id);
+  if (reinterpret_cast<std::uintptr_t>(values) % alignof(float) != 0)
+    throw_bad_input("amax is at {}, which is no multiple of {} bytes; give another address", values, alignof(float));
+  const std::int64_t bytes = problem_.amax_count() * static_cast<std::int64_t>(sizeof(float));
+  allocations().check("amax", values, 0, bytes);
+  const Footprint footprint = footprint_of_bytes(bytes);
+  for (std::size_t other = 0; other < kNames.size(); ++other)
+    if (addresses[other] && overlap(footprint, values, footprints_[other], addresses[other]))
+      throw_bad_input("amax at {} overlaps {} at {}; give an output memory of its own", values, kNames[other],
+                      addresses[other]);
+}
+
 void Plan::check_apart(const Addresses& addresses, const char* name, const void* values, std::int64_t bytes) const {
-  const Footprint footprint({1, 1, 1, bytes, bytes, bytes, bytes}, 1);
+  const Footprint footprint = footprint_of_bytes(bytes);
+  const void* amax = addresses[AddressOf(Operand::kAmax).index()];
+  if (amax && overlap(footprint_of_bytes(problem_.amax_count() * 4), amax, footprint, values))
+    throw_bad_input("amax at {} overlaps {}; give an output memory of its own", amax, name);
   for (std::size_t output = 3; output < kNames.size(); ++output) {
     if (addresses[output] && overlap(footprints_[output], addresses[output], footprint, values))
       throw_bad_input("{} at {} overlaps {}; give an output memory of its own", kNames[output], addresses[output],
@@ -353,6 +387,7 @@ void Plan::launch(const Addresses& given, void* stream) const {
     args.cu_seqlens_q = int32s(Operand::kCuSeqlensQ), args.cu_seqlens_kv = int32s(Operand::kCuSeqlensKv);
     args.seqused_kv = int32s(Operand::kSequsedKv), args.seqused_q = int32s(Operand::kSequsedQ);
     args.block_table = int32s(Operand::kBlockTable);
+    args.amax = const_cast<float*>(floats(Operand::kAmax));
     for (std::size_t t = 0; t < args.tensors.size(); ++t)
       args.tensors[t] = given[AddressOf(operand_of_tensor(t)).index()];
     (*cpu_call_)(args);

@@ -37,6 +37,7 @@ class Plan {
   void check_floats(const Addresses& addresses) const;
   void check_int32s(const Addresses& addresses) const;
   void check_tensors(const Addresses& addresses) const;
+  void check_amax(const Addresses& addresses) const;
   void check_apart(const Addresses& addresses, const char* name, const void* values, std::int64_t bytes) const;
 
   std::shared_ptr<Context> context_;

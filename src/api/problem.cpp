@@ -325,6 +325,9 @@ Request read_request(const fc_attention* given) {
   if (a.sink != FC_SINK_NONE && a.sink != FC_SINK_HEAD)
     throw_bad_input("sink is {}; use FC_SINK_NONE (0) or FC_SINK_HEAD (1)", a.sink);
   problem.sink = a.sink == FC_SINK_HEAD;
+  if (a.amax != FC_AMAX_NONE && a.amax != FC_AMAX_HEAD)
+    throw_bad_input("amax is {}; use FC_AMAX_NONE (0) or FC_AMAX_HEAD (1)", a.amax);
+  problem.amax = a.amax == FC_AMAX_HEAD;
   if (a.lengths < FC_LENGTHS_FIXED || a.lengths > FC_LENGTHS_RANDOM)
     throw_bad_input("lengths is {}; use FC_LENGTHS_FIXED (0), or FC_LENGTHS_FULL (1) for a ragged batch", a.lengths);
   problem.lengths = static_cast<Lengths>(a.lengths);
@@ -372,9 +375,9 @@ void fill_from_id(const char* id, fc_attention* problem) {
     throw_bad_input("problem is null; give the address of an fc_attention that starts as FC_ATTENTION_INIT");
   const std::uint32_t size = size_of_struct(problem);
   fc_attention made = request_of_id(id);
-  if (size < sizeof(fc_attention) && made.v_layout != FC_V_ND)
+  if (size < sizeof(fc_attention) && (made.v_layout != FC_V_ND || made.amax != FC_AMAX_NONE))
     throw_bad_input(
-        "problem id '{}' has v transposed, which an fc_attention of struct_size {} has no field for; build with a "
+        "problem id '{}' has v transposed or largest magnitudes, which an fc_attention of struct_size {} has no field for; build with a "
         "header of ABI version 11",
         excerpt(id), size);
   if (size < kTenthSize && made.page_size != 0)
@@ -453,6 +456,7 @@ fc_attention request_of_id(const char* id) {
   a.softcap = problem.softcap.value_or(0);
   a.alibi = static_cast<std::int32_t>(problem.alibi);
   a.sink = problem.sink ? FC_SINK_HEAD : FC_SINK_NONE;
+  a.amax = problem.amax ? FC_AMAX_HEAD : FC_AMAX_NONE;
   a.lengths = static_cast<std::int32_t>(problem.lengths);
   if (problem.has_expression()) fill_functions(problem, a);
   if (problem.ragged()) a.total_q = layouts.total_q, a.total_kv = layouts.total_kv;

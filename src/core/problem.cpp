@@ -171,7 +171,7 @@ double Problem::bytes() const {
     return by == Scaling::kTensor ? 1 : by == Scaling::kHead ? batch * heads_kv : 0;
   };
   const std::int64_t descales = factors_of(q_scaling()) + factors_of(k_scaling()) + factors_of(v_scaling());
-  const double by_head = 4.0 * static_cast<double>(descales + alibi_count() + sink_count());
+  const double by_head = 4.0 * static_cast<double>(descales + alibi_count() + sink_count() + amax_count());
   if (!ragged()) return bytes_of_rows(*this) + by_head;
   double sum = by_head;
   for (const SequenceLengths& each : sequences()) {

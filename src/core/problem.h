@@ -103,6 +103,9 @@ struct Problem {
   Alibi alibi = Alibi::kNone;
   // A logit for each query head that joins the row's sum and log-sum-exp, and has no value (gpt-oss).
   bool sink = false;
+  // Beside o the largest magnitudes are asked for, fp32 [2, heads_q]: of each query head's scores, as the softmax takes
+  // them and of visible pairs, and of its o before that is rounded. Of 8-bit q, whose callers choose factors by them.
+  bool amax = false;
   Lengths lengths = Lengths::kFixed;
   // Keys in a page of k and v, which then lie in a pool of pages that a block table names (core/paged.h); 0: dense. Of
   // ragged batches only, whose keys are not packed then: the first ones of a sequence's pages are its keys.
@@ -139,6 +142,7 @@ struct Problem {
   // Values of the operands alibi and sink, 0 where there is none: heads_q, or batch x heads_q.
   std::int64_t alibi_count() const;
   std::int64_t sink_count() const { return sink ? heads_q : 0; }
+  std::int64_t amax_count() const { return amax ? 2 * heads_q : 0; }  // scores first, then o
 
   bool has_score_expression() const { return !score_text.empty(); }
   bool has_mask_expression() const { return !mask_text.empty(); }
@@ -188,7 +192,8 @@ struct Problem {
   // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl, b1_h8_s512_d64_e4m3_ofp16_perhead_causal,
   // b1_h32_hk16_s4096_d128_bf16_causal_softcap50, b1_h64_hk8_s4096_d64_bf16_causal_wl127_sink,
   // b8_h32_hk8_s8192_d128_bf16_causal_raggedhalving, b64_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16,
-  // b64_h32_hk8_sq1_sk4096_d128_bf16_kve4m3_raggedfull_page16, b1_h8_s512_d64_e4m3_causal_vdn
+  // b64_h32_hk8_sq1_sk4096_d128_bf16_kve4m3_raggedfull_page16, b1_h8_s512_d64_e4m3_causal_vdn,
+  // b1_h8_s512_d64_e4m3_amax
   // Of a score or mask function it has a hash, _score1b0c3a1f9e2d, which parse() knows of what this process has read or
   // printed before.
   std::string id() const;

@@ -245,6 +245,8 @@ void draw_expressions(Problem& p, Draws& draws) {
   set_expressions(p, score.text, mask.text, tensors);
 }
 
+void draw_amax(Problem& p, Draws& draws) { p.amax = p.is_8bit() && draws.one_in(4); }
+
 std::vector<Problem> fewer_batches(const Problem& from) {
   return with_each(from, smaller_sizes(from.batch, 1), [](Problem& p, std::int64_t size) { p.batch = size; });
 }
@@ -345,6 +347,12 @@ std::vector<Problem> simpler_alibi(const Problem& from) {
 std::vector<Problem> without_sink(const Problem& from) {
   std::vector<Problem> problems = {from};
   problems[0].sink = false;
+  return problems;
+}
+
+std::vector<Problem> without_amax(const Problem& from) {
+  std::vector<Problem> problems = {from};
+  problems[0].amax = false;
   return problems;
 }
 

@@ -30,6 +30,7 @@ void draw_ragged(Problem& p, Draws& draws);
 void draw_page_size(Problem& p, Draws& draws);  // and kv_dtype, with its scaling
 void draw_v_layout(Problem& p, Draws& draws);
 void draw_expressions(Problem& p, Draws& draws);
+void draw_amax(Problem& p, Draws& draws);
 
 // Simpler problems, boldest first. Some may be the problem itself.
 std::vector<Problem> fewer_batches(const Problem& from);
@@ -54,5 +55,6 @@ std::vector<Problem> plainer_pages(const Problem& from);
 std::vector<Problem> usual_v_layout(const Problem& from);
 std::vector<Problem> without_score_expression(const Problem& from);
 std::vector<Problem> without_mask_expression(const Problem& from);
+std::vector<Problem> without_amax(const Problem& from);
 
 }  // namespace flashcore::problem_choices

@@ -129,6 +129,13 @@ void set_sink(Problem& p, const FieldValue& value) {
   p.sink = word == "head";
 }
 
+void set_amax(Problem& p, const FieldValue& value) {
+  const std::string& word = std::get<std::string>(value);
+  if (word != "none" && word != "head")
+    throw_bad_input("amax is '{}', which is not known; use none or head (of each query head)", excerpt(word));
+  p.amax = word == "head";
+}
+
 void set_lengths(Problem& p, const FieldValue& value) {
   const std::string& word = std::get<std::string>(value);
   for (const Lengths lengths : {Lengths::kFixed, Lengths::kFull, Lengths::kHalving, Lengths::kRandom}) {
@@ -774,6 +781,28 @@ std::vector<ProblemField> make_fields() {
        .distance = [](const Problem& a, const Problem& b) { return same_text(a.mask_text, b.mask_text); },
        .simpler = choices::without_mask_expression,
        .complexity = [](const Problem& p) { return p.has_mask_expression() ? kFeature : 0; }},
+      {.name = "amax",
+       .suite_key = "amax",
+       .kind = Kind::kWord,
+       .compiled_for = {{"amax", [](const Problem& p) { return static_cast<int>(p.amax); }}},
+       .default_text = "none",
+       .words = {"none", "head"},
+       .form = "[_amax]",
+       .python = "return_amax",
+       .doc =
+           "head: of 8-bit q, k and v the largest magnitudes are written as well, fp32 [2, heads_q]: first that of each "
+           "query head's scores, as the softmax takes them and of visible pairs, then that of its o before it is "
+           "rounded, over the whole batch. Callers choose the factors of the next step by them. NaN does not count, and "
+           "what has no number is 0.",
+       .get = [](const Problem& p) -> FieldValue { return std::string(p.amax ? "head" : "none"); },
+       .set = set_amax,
+       .otherwise = [](const Problem&) -> FieldValue { return std::string("none"); },
+       .print = [](const Problem& p) -> std::string { return p.amax ? "_amax" : ""; },
+       .read = [](IdReader& reader, Problem& p) { p.amax = reader.word("amax"); },
+       .distance = [](const Problem& a, const Problem& b) { return a.amax == b.amax ? 0 : 0.25; },
+       .draw = choices::draw_amax,
+       .simpler = choices::without_amax,
+       .complexity = [](const Problem& p) { return p.amax ? kFeature : 0; }},
   };
 }
 

@@ -122,6 +122,8 @@ class ReferenceRun {
       result_.predicted_o.resize(rows);
       result_.predicted_lse.resize(rows);
       result_.budgets.resize(rows);
+      result_.amax.resize(p_.amax ? rows : 0);
+      result_.amax_error.resize(p_.amax ? rows : 0);
     }
     for (std::size_t i = 0; i < rows; ++i) {
       if (i == 0 || !same_kv_head(tasks_[i - 1], tasks_[i])) starts_.push_back(i);
@@ -245,6 +247,7 @@ class ReferenceRun {
     row.predicted_o = result_.predicted_o.data() + task.out;
     row.predicted_lse = result_.predicted_lse.data() + task.out;
     row.budget = result_.budgets.data() + task.out;
+    if (p_.amax) row.amax = result_.amax.data() + task.out, row.amax_error = result_.amax_error.data() + task.out;
     return row;
   }
 
@@ -386,6 +389,8 @@ Reference of_sequences(const Problem& problem, const std::vector<SequenceLengths
     scatter(part.predicted_o, out, 1, all.predicted_o, count);
     scatter(part.predicted_lse, out, 1, all.predicted_lse, count);
     scatter(part.budgets, out, 1, all.budgets, count);
+    scatter(part.amax, out, 1, all.amax, count);
+    scatter(part.amax_error, out, 1, all.amax_error, count);
   }
   return all;
 }

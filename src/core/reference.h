@@ -39,6 +39,10 @@ struct Reference {
   // sane where the ideal kernel is exact by luck (one key, one column, fp32). 0 where o is not finite.
   std::vector<float> predicted_o;
   std::vector<float> predicted_lse;
+  // Of a problem that asks for largest magnitudes: that of each row's scores, NaN of a row that is invalid, and how far
+  // off a kernel's may be.
+  std::vector<double> amax;
+  std::vector<float> amax_error;
   std::vector<RowBudget> budgets;         // of rows whose o is finite; zeros for the others
   std::vector<std::int32_t> head_of_row;  // batch entry * heads_q + head; of a ragged batch its head
   ScaleLimits scale_limits;

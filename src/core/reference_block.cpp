@@ -273,6 +273,7 @@ ScoreStatistics weigh_scores(const ReferenceScratch& scratch, const ReferenceRow
     if (scratch.score)
       error = (gain == 0 ? 0 : gain * (error + kUnitsBefore * std::abs(built_in))) + scratch.own[key] +
               kUnitsAfter * std::abs(score);
+    found.function_most = std::max(found.function_most, error);
     errors += exponential * error;
     errors2 += exponential * error * error;
   }
@@ -300,6 +301,14 @@ void add_slopes(ReferenceScratch& scratch, const ReferenceRow& row, double softc
   }
 }
 
+// Of a row's scores as the softmax takes them; hidden ones are -inf.
+double largest_magnitude(const ReferenceRow& row, const double* scores) {
+  double largest = 0;
+  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j)
+    if (scores[j] != -kInfinity) largest = std::max(largest, std::abs(scores[j]));
+  return largest;
+}
+
 void finish_f64(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, const ReferenceHead& what,
                 ReferenceScratch& scratch, std::int64_t stride) {
   double* p = scratch.p64.data();
@@ -310,6 +319,7 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
     double* scores = p + static_cast<std::int64_t>(r) * stride;
     double maximum = 0;
     kinds.push_back(make_scores(head, scratch, row, first, scores, what.scale * row.q_factor, &maximum));
+    if (row.amax) *row.amax = kinds[r] == RowKind::kInvalid ? kNan : largest_magnitude(row, scores);
     if (kinds[r] != RowKind::kPlain) {
       std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0);
       *row.lse = kinds[r] == RowKind::kInvalid ? kNan : empty_lse(row);

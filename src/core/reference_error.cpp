@@ -252,6 +252,23 @@ double worst_of_rows(const RowSums& s, double other, double columns) {
   return std::sqrt(of_others * of_others + of_p * of_p + 2 * one_key * of_others * of_p);
 }
 
+// Of the score of largest magnitude, whichever it is; before functions none is beyond |q||k|. Errors of the multiply
+// that are towards zero are at most twice their mean; the others are as an extreme of many.
+double error_of_largest(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const double* slopes,
+                        const ScoreStatistics& scores, const RowSums& s, const ReferenceRow& row) {
+  const float* k_norm = head.k_norm.data() + first;
+  const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
+  const double norms = what.scale * row.q_factor * std::sqrt(s.q2) * longest_k, dim = static_cast<double>(head.head_dim);
+  const bool functions = slopes != nullptr || scores.function_most > 0;
+  const double given = functions ? norms : *row.amax;
+  const double random = 2 * norms * kUlpF32 + error_of_fp8_score(norms, 0, dim);
+  const double towards_zero = truncation_of(what.dtype, dim) * given * kUlpF32 + error_of_fp8_score(0, given, dim);
+  double steepest = slopes ? 0 : 1;
+  for (std::int64_t j = row.keys.begin; slopes && j < row.keys.end; ++j) steepest = std::max(steepest, slopes[j]);
+  return steepest * (kBoundFactor * slack(1) * random + 2 * towards_zero) + kBoundFactor * scores.function_most +
+         4 * kUlpF32 * *row.amax;
+}
+
 }  // namespace
 
 void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const double* p,
@@ -275,6 +292,7 @@ void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceH
                                           s.score * s.steepness + scores.function_mean + scores.sink_share);
   *row.budget = budget_of(head, what, s, scores, row);
   row.budget->worst += worst_of_rows(s, std::sqrt(other2 + s.tiny_p2), static_cast<double>(head.head_dim_v));
+  if (row.amax) *row.amax_error = static_cast<float>(error_of_largest(head, first, what, slopes, scores, s, row));
 }
 
 void predict_lse_of_sink(ReferenceRow& row) {

@@ -22,6 +22,7 @@ struct ScoreStatistics {
   // of the row (ALiBi, a sink), it is about 0 rather than about the mean.
   double deviation = 0;
   double function_mean = 0, function_rms = 0;  // errors of the problem's functions of scores, weighted with p
+  double function_most = 0;                    // the largest of them, whatever its key's weight
   double sink_share = 0;                       // error of the row's sum by the sink, relatively
 };
 

@@ -45,6 +45,8 @@ struct ReferenceRow {
   float* predicted_o = nullptr;
   float* predicted_lse = nullptr;
   RowBudget* budget = nullptr;
+  double* amax = nullptr;  // null: not asked for
+  float* amax_error = nullptr;
 };
 
 // Scores, exponentials and scratch of one thread.

@@ -102,6 +102,7 @@ Addresses AttentionArgs::addresses() const {
   all[AddressOf(Operand::kSequsedKv).index()] = seqused_kv;
   all[AddressOf(Operand::kSequsedQ).index()] = seqused_q;
   all[AddressOf(Operand::kBlockTable).index()] = block_table;
+  all[AddressOf(Operand::kAmax).index()] = amax;
   for (std::size_t t = 0; t < tensors.size(); ++t) all[AddressOf(operand_of_tensor(t)).index()] = tensors[t];
   return all;
 }

@@ -19,7 +19,8 @@ std::uint64_t key_of(const AttentionArgs& args) {
         static_cast<const void*>(args.descale_v), static_cast<const void*>(args.sink),
         static_cast<const void*>(args.alibi), static_cast<const void*>(args.cu_seqlens_q),
         static_cast<const void*>(args.cu_seqlens_kv), static_cast<const void*>(args.seqused_kv),
-        static_cast<const void*>(args.seqused_q), static_cast<const void*>(args.block_table)})
+        static_cast<const void*>(args.seqused_q), static_cast<const void*>(args.block_table),
+        static_cast<const void*>(args.amax)})
     key = (key ^ reinterpret_cast<std::uintptr_t>(address)) * 0x9e3779b97f4a7c15u;
   for (const void* address : args.tensors)
     key = (key ^ reinterpret_cast<std::uintptr_t>(address)) * 0x9e3779b97f4a7c15u;
@@ -30,7 +31,7 @@ bool same_addresses(const AttentionArgs& a, const AttentionArgs& b) {
   return a.q == b.q && a.k == b.k && a.v == b.v && a.o == b.o && a.lse == b.lse && a.descale_q == b.descale_q &&
          a.descale_k == b.descale_k && a.descale_v == b.descale_v && a.sink == b.sink && a.alibi == b.alibi &&
          a.cu_seqlens_q == b.cu_seqlens_q && a.cu_seqlens_kv == b.cu_seqlens_kv && a.seqused_kv == b.seqused_kv &&
-         a.seqused_q == b.seqused_q && a.block_table == b.block_table && a.tensors == b.tensors;
+         a.seqused_q == b.seqused_q && a.block_table == b.block_table && a.tensors == b.tensors && a.amax == b.amax;
 }
 
 }  // namespace
@@ -38,7 +39,13 @@ bool same_addresses(const AttentionArgs& a, const AttentionArgs& b) {
 Launch bind_on_cpu(const Family& family, const ConfigValues& config, const Problem& problem,
                    const AttentionArgs& args) {
   const auto bind = problem.ragged() ? bind_ragged_on_cpu : bind_dense_on_cpu;
-  return bind(family, config, problem, args);
+  Launch launch = bind(family, config, problem, args);
+  if (!problem.amax) return launch;
+  // Sequences and tasks each raise what is there.
+  return [launch = std::move(launch), amax = args.amax, count = problem.amax_count()] {
+    std::fill_n(amax, count, 0.0f);
+    launch();
+  };
 }
 
 CpuCall::CpuCall(const Family& family, ConfigValues config, const Problem& problem, const ProblemLayouts& layouts)

@@ -42,6 +42,7 @@ struct AttentionArgs {
   const std::int32_t* seqused_kv = nullptr;
   const std::int32_t* seqused_q = nullptr;
   const std::int32_t* block_table = nullptr;
+  float* amax = nullptr;  // Problem::amax_count() values, written
   // Those of Problem::tensors, in their order; their strides are in layouts.
   std::array<const void*, kMaxExpressionTensors> tensors = {};
   std::int64_t first_batch =

@@ -194,7 +194,11 @@ void relocate_fp8(Step& step, std::size_t offset, const Problem& problem) {
 }
 
 void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts& layouts) {
-  if (problem.is_8bit()) {
+  if (problem.amax) {
+    set_params_of(step, AmaxFp8ForwardParams{make_fp8_params(problem, layouts), nullptr}, problem, layouts);
+    relocate_fp8(step, 0, problem);
+    step.relocate(offsetof(AmaxFp8ForwardParams, amax), Operand::kAmax);
+  } else if (problem.is_8bit()) {
     set_params_of(step, make_fp8_params(problem, layouts), problem, layouts);
     relocate_fp8(step, 0, problem);
   } else if (problem.has_quantised_cache()) {
@@ -217,6 +221,11 @@ std::optional<std::string> why_no_expression(const Problem& problem) {
   if (!problem.has_expression()) return std::nullopt;
   return fmt::format("a {} function: no kernel of this family is made with one",
                      problem.has_score_expression() ? "score" : "mask");
+}
+
+std::optional<std::string> why_no_amax(const Problem& problem) {
+  if (!problem.amax) return std::nullopt;
+  return "largest magnitudes (amax): no kernel of this family writes them";
 }
 
 std::optional<std::string> why_not_ragged(const Problem& problem) {

@@ -11,6 +11,7 @@
 #include "kernels/config_binding.h"
 #include "kernels/family.h"
 #include "kernels/gpu_expression.h"
+#include "kernels/tile/amax_params.h"
 #include "kernels/tile/page_boxes.h"
 #include "kernels/tile/traits.h"
 
@@ -132,6 +133,8 @@ void set_params_of(Step& step, const Params& params, const Problem& problem, con
 inline constexpr const char* kNo8Bits = "no 8-bit types (e4m3, e5m2)";
 // Of families that have no kernel for quantised caches.
 std::optional<std::string> why_no_quantised_cache(const Problem& problem);
+// Why a family that does not write largest magnitudes refuses a problem that asks for them.
+std::optional<std::string> why_no_amax(const Problem& problem);
 // Why a family without them refuses score and mask functions of the user's own.
 std::optional<std::string> why_no_expression(const Problem& problem);
 // Of families that have no kernel for ragged batches.
@@ -269,6 +272,9 @@ class GpuFamily : public Family {
     if (problem.has_expression()) source.headers = {{kUserExpressionPath, user_expression_header(problem)}};
     if (const auto shape = list_shape(config); shape && problem.has_mask_expression())
       source.more_kernels.push_back(list_kernel(*shape, problem, print_traits(traits)));
+    if (problem.amax)
+      source.more_kernels.push_back(
+          {fmt::format("flashcore::tile::clear_amax<{}>", tile::kClearThreads), 0, tile::kClearThreads});
     if (const int level = ptxas_level(traits); level != 3)
       source.options.push_back(fmt::format("--ptxas-options=-O{}", level));
     return source;
@@ -281,6 +287,17 @@ class GpuFamily : public Family {
     program.steps.push_back(std::move(step));
     program.alignment_bytes = alignment_bytes;
     return program;
+  }
+  // The step that clears the largest magnitudes, first of all.
+  void add_clear(Program& program, const Config& config, const Problem& problem) const {
+    if (!problem.amax) return;
+    Step step;
+    step.set_params(tile::ClearAmaxParams{nullptr, static_cast<int>(problem.amax_count())});
+    step.relocate(offsetof(tile::ClearAmaxParams, amax), Operand::kAmax);
+    step.launch.kernel = list_shape(config) && problem.has_mask_expression() ? 2 : 1;
+    step.launch.grid.x = 1;
+    step.launch.block.x = tile::kClearThreads;
+    program.steps.insert(program.steps.begin(), std::move(step));
   }
   // Of a kernel with parameters of type Params, once `program` has all else.
   template <class Params>

@@ -12,7 +12,7 @@ std::string_view to_string(Operand operand) {
       "q",          "k",         "v",       "o",       "lse",          "descale_q",
       "descale_k",  "descale_v", "sink",    "alibi",   "cu_seqlens_q", "cu_seqlens_kv",
       "seqused_kv", "seqused_q", "tensor0", "tensor1", "tensor2",      "tensor3",
-      "tensor4",    "tensor5",   "tensor6", "tensor7", "block_table"};
+      "tensor4",    "tensor5",   "tensor6", "tensor7", "block_table",  "amax"};
   return kNames.at(static_cast<std::size_t>(operand));
 }
 

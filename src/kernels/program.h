@@ -20,7 +20,7 @@ namespace flashcore {
 
 // A tensor of the call. The factors are those of 8-bit operands; sink: logits, alibi: slopes, by query head; the next
 // four, of int32, are a ragged batch's boundaries and how many of each sequence's keys and rows count; then
-// those of Problem::tensors; and the pages of a paged cache.
+// those of Problem::tensors; the pages of a paged cache; and the largest magnitudes of scores and o, an output.
 enum class Operand : std::uint8_t {
   kQ,
   kK,
@@ -45,8 +45,9 @@ enum class Operand : std::uint8_t {
   kTensor6,
   kTensor7,
   kBlockTable,
+  kAmax,
 };
-inline constexpr std::size_t kOperandCount = 23;
+inline constexpr std::size_t kOperandCount = 24;
 // Of the tensor with that number in Problem::tensors.
 constexpr Operand operand_of_tensor(std::size_t number) {
   return static_cast<Operand>(static_cast<std::size_t>(Operand::kTensor0) + number);

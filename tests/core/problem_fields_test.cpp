@@ -96,7 +96,7 @@ TEST(ProblemFieldsTest, JsonHasEveryField) {
       {"seqlen_kv", 70},      {"head_dim", 64},    {"head_dim_v", 32},  {"dtype", "bf16"},
       {"causal", "top_left"}, {"window_left", 7},  {"window_right", 0}, {"window_alignment", "top_left"},
       {"scale", 0.5},         {"o_dtype", "bf16"}, {"scaling", "none"}, {"softcap", 30},
-      {"alibi", "batch"},     {"sink", "head"},    {"lengths", "full"}, {"page_size", 0},
+      {"alibi", "batch"},     {"sink", "head"},    {"amax", "none"},  {"lengths", "full"}, {"page_size", 0},
       {"tensors", nullptr},   {"score", nullptr},  {"mask", nullptr},   {"kv_dtype", "bf16"},
       {"v_layout", "nd"}};
   EXPECT_EQ(problem_json(p), expected);

@@ -143,7 +143,7 @@ TEST(SuiteTest, ErrorsNameFileAndLine) {
                  "allowed keys are name, batch_size, num_heads, num_kv_heads, seq_len, seq_len_kv, head_dim, "
                  "head_dim_v, dtype, kv_dtype, o_dtype, scaling, causal, window_left, window_right, window_alignment, "
                  "scale, softcap, "
-                 "alibi, sink, lengths, page_size, v_layout, tensors, score, mask, layout");
+                 "alibi, sink, lengths, page_size, v_layout, tensors, score, mask, amax, layout");
   expect_refused(with_problem("name: a, num_heads: 4, " + rest), "my.yaml:3: the key 'num_heads' is given twice",
                  "once");
   expect_refused(with_problem(rest), "my.yaml:3: ", "lacks the key 'name'");

@@ -108,6 +108,7 @@ void wgmma_wait(int pending);
 unsigned atomic_add_global(unsigned* address, unsigned value);
 unsigned atomic_add_global_acq_rel(unsigned* address, unsigned value);
 float atomic_add_global_f32(float* address, float value);
+unsigned atomic_max_global(unsigned* address, unsigned value);
 unsigned atomic_add_shared_u32(unsigned address, unsigned value);
 float atomic_add_shared_f32(unsigned address, float value);
 unsigned long long globaltimer();

@@ -191,6 +191,17 @@ float atomic_add_global_f32(float* address, float value) {
   return std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
 }
 
+unsigned atomic_max_global(unsigned* address, unsigned value) {
+  Cluster& cluster = Cluster::step();
+  Allocation* allocation = nullptr;
+  check_global(cluster, address, 4, 4, "raises", FC_EMULATOR_SITE, &allocation);
+  const std::atomic_ref<unsigned> place(*address);
+  unsigned old = place.load(std::memory_order_relaxed);
+  while (old < value && !place.compare_exchange_weak(old, value, std::memory_order_relaxed)) {
+  }
+  return old;
+}
+
 namespace {
 
 template <class Value>

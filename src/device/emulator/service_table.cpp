@@ -64,6 +64,7 @@ const Services& service_table() {
       .atomic_add_global = atomic_add_global,
       .atomic_add_global_acq_rel = atomic_add_global_acq_rel,
       .atomic_add_global_f32 = atomic_add_global_f32,
+      .atomic_max_global = atomic_max_global,
       .atomic_add_shared_u32 = atomic_add_shared_u32,
       .atomic_add_shared_f32 = atomic_add_shared_f32,
       .globaltimer = globaltimer,

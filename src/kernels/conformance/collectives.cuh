@@ -3,6 +3,7 @@
 
 #include "kernels/conformance/common.cuh"
 #include "kernels/ptx/atomic_float.cuh"
+#include "kernels/ptx/atomic_max.cuh"
 #include "kernels/ptx/globaltimer.cuh"
 #include "kernels/ptx/matrix_tiles.cuh"
 #include "kernels/ptx/vote.cuh"
@@ -91,6 +92,17 @@ struct AtomicSums {
     give(p, 4 + 2 * kThreads + static_cast<int>(before_f32 / 1.5f), 9u);
     ptx::bar_sync();
     if (t < 2) give(p, 1 + t, ptx::ld_shared_u32(shared + 4 * t));
+  }
+};
+// A word of each thread's own, raised and then not, what it found the second time, and a word that all raise.
+struct AtomicMax {
+  FC_DEVICE static void run(const Arguments& p) {
+    const int t = thread();
+    unsigned* word = p.out + t;
+    (void)ptx::atomic_max_global(word, 0x80000000u + t);
+    const unsigned before = ptx::atomic_max_global(word, 5u);
+    give(p, kThreads + t, before);
+    (void)ptx::atomic_max_global(p.out + 2 * kThreads, static_cast<unsigned>(t * 37 % kThreads));
   }
 };
 

@@ -6,7 +6,11 @@
 #define FLASHCORE_CPU_FWD_ATTEND_INL_H_
 #endif
 
+#include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 #include "kernels/cpu_fwd/direct-inl.h"
 #include "kernels/cpu_fwd/pack-inl.h"
@@ -212,6 +216,25 @@ inline void transform_scores(const RowBlock& block, int row, int key_begin, int 
   }
 }
 
+// Tasks of several threads raise it; numbers that are not negative compare as their bits do.
+inline void raise(float* largest, float value) {
+  std::atomic_ref<std::uint32_t> bits(*reinterpret_cast<std::uint32_t*>(largest));
+  const auto wanted = std::bit_cast<std::uint32_t>(value);
+  for (std::uint32_t there = bits.load(std::memory_order_relaxed);
+       there < wanted && !bits.compare_exchange_weak(there, wanted, std::memory_order_relaxed);) {
+  }
+}
+
+// Into the largest magnitudes: the scores of row `row` of the task at keys of the block, without hidden ones and NaN.
+inline void note_scores(const RowBlock& block, int row, const KeyRange<int>& keys) {
+  const Plan& plan = block.plan;
+  const float* scores = block.scores + row % kTileRows * plan.scratch.score_stride;
+  float largest = 0;
+  for (int i = keys.begin; i < keys.end; ++i)
+    if (scores[i] != kMinusInfinity) largest = std::max(largest, std::abs(scores[i]));
+  raise(plan.amax + plan.head_of(block.task.head_kv, block.task.row_begin + row), largest * plan.softmax_scale);
+}
+
 // The keys key_begin .. key_begin + keys_in_block - 1 for every row of the task that sees any of them.
 // `is_cut`: the mask function is asked for each pair. `is_v_finite`: a hidden key may be weighed with 0.
 template <Fault kFault, class Products>
@@ -244,6 +267,8 @@ void attend_block(const RowBlock& block, int key_begin, int keys_in_block, const
         block.plan.functions->hide(point_of(block, row + r, key_begin + keys[r].begin),
                                    block.scores + r * block.plan.scratch.score_stride + keys[r].begin, keys[r].size(),
                                    block.functions);
+    if (block.plan.amax != nullptr)
+      for (int r = 0; r < rows; ++r) note_scores(block, row + r, keys[r]);
     HWY_ALIGN float new_max[kPaddedTileRows] = {};
     HWY_ALIGN float rescale[kPaddedTileRows];
     float* row_max = block.row_max + row;
@@ -311,6 +336,11 @@ void store_output(const RowBlock& block) {
     float* o = block.o + row * plan.scratch.o_stride;
     for (int column = 0; column < plan.traits.head_dim_v; column += kLanes) {
       hn::Store(hn::Div(hn::Load(d, o + column), divisor), d, o + column);
+    }
+    if (plan.amax != nullptr) {
+      float largest = 0;
+      for (int column = 0; column < plan.traits.head_dim_v; ++column) largest = std::max(largest, std::abs(o[column]));
+      raise(plan.amax + params.heads_q + head, largest);
     }
     auto* out = static_cast<Storage<kElement>*>(params.o) + block.task.batch * params.o_stride.batch +
                 head * params.o_stride.head + query * params.o_stride.row;

@@ -26,6 +26,7 @@ Forward::Forward(const Config& config, const Problem& problem, const AttentionAr
   plan_.params = make_forward_params(problem, args.layouts);
   plan_.params.q = args.q, plan_.params.k = args.k, plan_.params.v = args.v;
   plan_.params.o = args.o, plan_.params.lse = args.lse;
+  plan_.amax = args.amax;
   plan_.traits = traits_of(problem);
   const Traits& traits = plan_.traits;
   plan_.band = {plan_.params.seqlen_kv, traits.bounded_left, traits.bounded_right, plan_.params.left_offset,

@@ -14,6 +14,7 @@ Problem in_fp32(Problem problem) {
   problem.o_dtype.reset();
   problem.scaling.reset();
   problem.v_layout = VLayout::kNd;
+  problem.amax = false;  // the arguments have the address
   return problem;
 }
 
@@ -47,7 +48,7 @@ WidenedForward::WidenedForward(const Config& config, const Problem& problem, con
       forward_(config, in_fp32(problem), [&] {
         AttentionArgs inner;
         inner.q = q_.values.data(), inner.k = k_.values.data(), inner.v = v_.values.data();
-        inner.o = o_.values.data(), inner.lse = args.lse;
+        inner.o = o_.values.data(), inner.lse = args.lse, inner.amax = args.amax;
         inner.sink = args.sink, inner.alibi = args.alibi;
         inner.layouts = {q_.layout, k_.layout, v_.layout, o_.layout, args.layouts.lse_elements};
         inner.tensors = args.tensors, inner.layouts.tensor_strides = args.layouts.tensor_strides;

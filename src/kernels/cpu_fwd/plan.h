@@ -26,6 +26,7 @@ struct Plan {
   int group = 1;              // query heads per kv head
   std::int64_t rows = 0;      // seqlen_q * group
   float* partials = nullptr;  // kv_split > 1: see PartialRow
+  float* amax = nullptr;      // of scores and of o, by query head; null: not asked for
 
   int query_of(std::int64_t row) const { return static_cast<int>(row / group); }
   int head_of(int head_kv, std::int64_t row) const { return head_kv * group + static_cast<int>(row % group); }

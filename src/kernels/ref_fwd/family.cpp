@@ -45,7 +45,9 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>((rows + config.num_warps - 1) / config.num_warps);
     set_forward_params(step, problem, layouts);
-    return one_step(std::move(step), 0);
+    Program program = one_step(std::move(step), 0);
+    add_clear(program, config, problem);
+    return program;
   }
 };
 

@@ -5,6 +5,7 @@
 #include "kernels/ptx/shuffle.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/ref_fwd/config.h"
+#include "kernels/tile/amax.cuh"
 #include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/expressed.cuh"
 #include "kernels/tile/mask.cuh"
@@ -97,7 +98,7 @@ FC_DEVICE bool find_item(const ForwardParams& params, Item& item) {
 template <Traits T, Config C, bool kTransposedV = false, class Factors>
 FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors, int batch,
                           const Item& item, const ExpressionParams* of_expressions = nullptr,
-                          const PagedParams* of_pages = nullptr) {
+                          const PagedParams* of_pages = nullptr, float* amax = nullptr) {
   const int head_q = item.head_q, row = item.row;
   constexpr int kPerLane = (T.head_dim + 31) / 32;
   constexpr int kPerLaneV = (T.head_dim_v + 31) / 32;
@@ -130,6 +131,7 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
   const KeyRange<int> keys = tile::Mask<T, ForwardParams>{params}.keys_of_row(row);
 
   float max_scaled = ptx::negative_infinity(), sum = 0.0f;
+  float largest_score = 0.0f, largest_o = 0.0f;
   for (int key = keys.begin; key < keys.end; ++key) {
     if constexpr (T.mask_expression) {
       float one[1] = {0.0f};
@@ -165,6 +167,8 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
       expressions.score(one, head, key, {row, row});
       dot = one[0];
     }
+    if constexpr (T.amax)
+      if (dot != ptx::negative_infinity()) largest_score = tile::larger(largest_score, dot);
     // Online softmax in base 2; a NaN score is skipped by the maximum and reaches o and sum through exp2.
     float new_max = ptx::max(max_scaled, dot * scale_log2);
     // Scores that rise from key to key, as ALiBi makes them, would rescale at each: errors of exp2, all in one
@@ -201,24 +205,27 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
   for (int i = 0; i < kPerLaneV; ++i) {
     const int column = lane + 32 * i;
     if (column < T.head_dim_v) tile::store_any<T.output>(params.o, o_row + column, o[i] * scale);
+    if constexpr (T.amax)
+      if (column < T.head_dim_v) largest_o = tile::larger(largest_o, o[i] * scale);
   }
+  if constexpr (T.amax) tile::raise_amax(amax, params.heads_q, head_q, largest_score * scale_log2, largest_o);
   if (params.lse && lane == 0)
     ptx::st_global_f32(params.lse + item.index, T.sink ? lse : tile::log_sum_exp(max_scaled, sum));
 }
 
 template <Traits T, Config C, bool kTransposedV = false, class Factors>
 FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors,
-                      const ExpressionParams* of_expressions = nullptr) {
+                      const ExpressionParams* of_expressions = nullptr, float* amax = nullptr) {
   Item item;
   if (!find_item<C>(params, item)) return;
-  attend_row<T, C, kTransposedV>(params, of_scores, factors, item.batch, item, of_expressions);
+  attend_row<T, C, kTransposedV>(params, of_scores, factors, item.batch, item, of_expressions, nullptr, amax);
 }
 
 // The grid is that of sequences as long as the bounds.
 template <Traits T, Config C, class Factors>
 FC_DEVICE void attend_ragged(const ForwardParams& bounds, const ScoreParams& of_scores, const RaggedParams& ragged,
                              const Factors& factors, const PagedParams* of_pages = nullptr,
-                             const ExpressionParams* of_expressions = nullptr) {
+                             const ExpressionParams* of_expressions = nullptr, float* amax = nullptr) {
   Item item;
   if (!find_item<C>(bounds, item)) return;
   tile::Sequence sequence;
@@ -229,7 +236,7 @@ FC_DEVICE void attend_ragged(const ForwardParams& bounds, const ScoreParams& of_
     return tile::write_bad_rows<T>(one, item.head_q, item.row, 1, bounds.seqlen_q, ptx::tid_x() % 32, 32);
   if (item.row >= sequence.len_q) return;
   item.index = static_cast<long long>(item.head_q) * one.seqlen_q + item.row;
-  attend_row<T, C>(one, &of_scores, factors, 0, item, of_expressions, of_pages);
+  attend_row<T, C>(one, &of_scores, factors, 0, item, of_expressions, of_pages, amax);
 }
 
 template <Traits T, Config C>
@@ -240,8 +247,9 @@ forward(const __grid_constant__ ForwardParams params) {
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
-forward_fp8(const __grid_constant__ Fp8ForwardParams params) {
-  attend<T, C>(params.problem, nullptr, descales_of<T>(params));
+forward_fp8(const __grid_constant__ tile::Fp8Params<T> params) {
+  const Fp8ForwardParams& own = tile::plain_of(params);
+  attend<T, C>(own.problem, nullptr, descales_of<T>(own), nullptr, tile::amax_of(params));
 }
 
 template <Traits T, Config C>
@@ -252,20 +260,23 @@ forward_scored(const __grid_constant__ Scored<ForwardParams> params) {
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
-forward_fp8_scored(const __grid_constant__ Scored<Fp8ForwardParams> params) {
-  attend<T, C>(params.plain.problem, &params.score, descales_of<T>(params.plain));
+forward_fp8_scored(const __grid_constant__ Scored<tile::Fp8Params<T>> params) {
+  const Fp8ForwardParams& own = tile::plain_of(params.plain);
+  attend<T, C>(own.problem, &params.score, descales_of<T>(own), nullptr, tile::amax_of(params.plain));
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
-forward_fp8_vdn(const __grid_constant__ Fp8ForwardParams params) {
-  attend<T, C, true>(params.problem, nullptr, descales_of<T>(params));
+forward_fp8_vdn(const __grid_constant__ tile::Fp8Params<T> params) {
+  const Fp8ForwardParams& own = tile::plain_of(params);
+  attend<T, C, true>(own.problem, nullptr, descales_of<T>(own), nullptr, tile::amax_of(params));
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
-forward_fp8_vdn_scored(const __grid_constant__ Scored<Fp8ForwardParams> params) {
-  attend<T, C, true>(params.plain.problem, &params.score, descales_of<T>(params.plain));
+forward_fp8_vdn_scored(const __grid_constant__ Scored<tile::Fp8Params<T>> params) {
+  const Fp8ForwardParams& own = tile::plain_of(params.plain);
+  attend<T, C, true>(own.problem, &params.score, descales_of<T>(own), nullptr, tile::amax_of(params.plain));
 }
 
 template <Traits T, Config C>
@@ -296,8 +307,10 @@ forward_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<ForwardPar
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
-forward_fp8_ragged(const __grid_constant__ Ragged<Fp8ForwardParams> params) {
-  attend_ragged<T, C>(params.plain.problem, params.score, params.ragged, Descales{params.plain});
+forward_fp8_ragged(const __grid_constant__ Ragged<tile::Fp8Params<T>> params) {
+  const Fp8ForwardParams& own = tile::plain_of(params.plain);
+  attend_ragged<T, C>(own.problem, params.score, params.ragged, Descales{own}, nullptr, nullptr,
+                      tile::amax_of(params.plain));
 }
 
 template <Traits T, Config C>
@@ -308,8 +321,10 @@ forward_paged(const __grid_constant__ Paged<ForwardParams> params) {
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
-forward_fp8_paged(const __grid_constant__ Paged<Fp8ForwardParams> params) {
-  attend_ragged<T, C>(params.plain.problem, params.score, params.ragged, Descales{params.plain}, &params.paged);
+forward_fp8_paged(const __grid_constant__ Paged<tile::Fp8Params<T>> params) {
+  const Fp8ForwardParams& own = tile::plain_of(params.plain);
+  attend_ragged<T, C>(own.problem, params.score, params.ragged, Descales{own}, &params.paged, nullptr,
+                      tile::amax_of(params.plain));
 }
 
 template <Traits T, Config C>

@@ -51,6 +51,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (auto reason = why_no_amax(problem)) return reason;
     if (auto reason = problem.is_8bit() ? why_no_ampere(limits) : why_no_ampere(problem, limits)) return reason;
     if (problem.has_transposed_v()) return "v_layout dn: no kernel of this family reads V as columns of keys";
     if (problem.q_scaling() == Scaling::kToken)

@@ -79,7 +79,9 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
     set_forward_params(step, problem, layouts);
-    return one_step(std::move(step));
+    Program program = one_step(std::move(step));
+    add_clear(program, config, problem);
+    return program;
   }
 
  private:

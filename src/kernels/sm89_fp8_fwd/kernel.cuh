@@ -6,6 +6,7 @@
 #include "kernels/ptx/prmt.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/sm89_fp8_fwd/config.h"
+#include "kernels/tile/amax.cuh"
 #include "kernels/tile/byte_softmax.cuh"
 #include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/epilogue.cuh"
@@ -28,7 +29,7 @@ struct SharedStorage {
 };
 
 template <Traits T, Config C>
-struct Forward : tile::Marks {
+struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 16> {
   using Activity = tile::Activity;
   static constexpr int kDim = padded_k(T.head_dim), kDimV = T.head_dim_v;
   static constexpr int kThreads = threads_per_block(C);
@@ -188,6 +189,14 @@ struct Forward : tile::Marks {
     }
   }
 
+  FC_DEVICE void note_scores(const Scores (&acc_s)[kFragments], tile::Cut cut) {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      if (cut.any()) this->largest[m].template note<true>(acc_s[m]);
+      else this->largest[m].template note<false>(acc_s[m]);
+    }
+  }
+
   // 32 keys of 16 columns of V as two operands b: of the even columns, and of the odd ones.
   // ldmatrix.trans of 8 keys × 16 bytes gives lane (g, t) keys 2t and 2t + 1 of columns 2g and 2g + 1. Two of those, of
   // keys 0 to 7 and 8 to 15, are four keys of two columns, in the order in which ByteSoftmax packs P.
@@ -250,8 +259,9 @@ struct Forward : tile::Marks {
       mark(Activity::kMask, block);
       if constexpr (T.token_factors) multiply_by_keys(acc_s, block);
       if constexpr (transforms_scores(T)) transform_scores(acc_s, block);
-      if (const tile::Cut cut = mask().template cut<C.block_n>(block, tile.first_row, last_row); cut.any())
-        mask_scores(acc_s, block, cut);
+      const tile::Cut cut = mask().template cut<C.block_n>(block, tile.first_row, last_row);
+      if (cut.any()) mask_scores(acc_s, block, cut);
+      if constexpr (T.amax) note_scores(acc_s, cut);
       mark(Activity::kSoftmax, block);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
@@ -284,10 +294,29 @@ struct Forward : tile::Marks {
     else return softmax[m].finish(r, lse);
   }
 
+  // Rows past the end do not count.
+  FC_DEVICE void raise_amax(float descale_v) const {
+    float scores = 0.0f, o = 0.0f;
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      const auto scale = scale_of_fragment(m);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float lse;
+        const float by = finish(m, r, lse) * descale_v;
+        if (row_of_fragment(m) + 8 * r >= params.seqlen_q) continue;
+        scores = ptx::max(scores, this->largest[m].of[r] * tile::scale_of(scale, r));
+        o = ptx::max(o, tile::largest_of_row(acc_o[m], r) * by);
+      }
+    }
+    tile::raise_amax(this->amax, params.heads_q, tile.head_q, scores, o);
+  }
+
   // `entry`: of the batch, whose factor V has.
   FC_DEVICE void epilogue(int entry) {
     mark(Activity::kEpilogue);
     const float descale_v = tile::descale(factors.descale_v, entry, tile.head_kv);
+    if constexpr (T.amax) raise_amax(descale_v);
     unsigned char* o =
         static_cast<unsigned char*>(params.o) +
         tile::bytes_of(T.output) * (tile.batch * params.o_stride.batch + tile.head_q * params.o_stride.head);
@@ -329,6 +358,7 @@ struct Forward : tile::Marks {
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       softmax[m].reset();
+      if constexpr (T.amax) this->largest[m].reset_amax();
       tile::set_zero(acc_o[m]);
     }
     main_loop();
@@ -337,8 +367,9 @@ struct Forward : tile::Marks {
 };
 
 template <Traits T, Config C>
-FC_DEVICE void attend(const Fp8ForwardParams& params, const ScoreParams* of_scores) {
+FC_DEVICE void attend(const Fp8ForwardParams& params, const ScoreParams* of_scores, float* amax) {
   Forward<T, C> cta(params.problem, params, of_scores);
+  if constexpr (T.amax) cta.amax = amax;
   cta.begin_role(tile::Role::kWarp);
   const int count = C.persistent ? tile::tile_count(params.problem, C.block_m) : ptx::ctaid_x() + 1;
   for (int index = ptx::ctaid_x(); index < count; index += ptx::nctaid_x()) cta.run(index, 0);
@@ -348,11 +379,13 @@ FC_DEVICE void attend(const Fp8ForwardParams& params, const ScoreParams* of_scor
 // Tiles are those of sequences as long as the bounds: past the end of a shorter one there is nothing to do. A tile's
 // sequence is a batch of one.
 template <Traits T, Config C>
-FC_DEVICE void attend_ragged(const Fp8ForwardParams& params, const ScoreParams& of_scores, const RaggedParams& ragged) {
+FC_DEVICE void attend_ragged(const Fp8ForwardParams& params, const ScoreParams& of_scores, const RaggedParams& ragged,
+                             float* amax) {
   const ForwardParams& bounds = params.problem;
   ForwardParams one = bounds;
   ScoreParams score = of_scores;
   Forward<T, C> cta(one, params, &score);
+  if constexpr (T.amax) cta.amax = amax;
   cta.begin_role(tile::Role::kWarp);
   const int count = C.persistent ? tile::tile_count(bounds, C.block_m) : ptx::ctaid_x() + 1;
   for (int index = ptx::ctaid_x(); index < count; index += ptx::nctaid_x()) {
@@ -374,20 +407,20 @@ FC_DEVICE void attend_ragged(const Fp8ForwardParams& params, const ScoreParams& 
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
-forward_fp8(const __grid_constant__ Fp8ForwardParams params) {
-  attend<T, C>(params, nullptr);
+forward_fp8(const __grid_constant__ tile::Fp8Params<T> params) {
+  attend<T, C>(tile::plain_of(params), nullptr, tile::amax_of(params));
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
-forward_fp8_scored(const __grid_constant__ Scored<Fp8ForwardParams> params) {
-  attend<T, C>(params.plain, &params.score);
+forward_fp8_scored(const __grid_constant__ Scored<tile::Fp8Params<T>> params) {
+  attend<T, C>(tile::plain_of(params.plain), &params.score, tile::amax_of(params.plain));
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
-forward_fp8_ragged(const __grid_constant__ Ragged<Fp8ForwardParams> params) {
-  attend_ragged<T, C>(params.plain, params.score, params.ragged);
+forward_fp8_ragged(const __grid_constant__ Ragged<tile::Fp8Params<T>> params) {
+  attend_ragged<T, C>(tile::plain_of(params.plain), params.score, params.ragged, tile::amax_of(params.plain));
 }
 
 }  // namespace flashcore::sm89_fp8_fwd

@@ -7,6 +7,7 @@
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/ptx/wgmma_fp8_shapes.cuh"
 #include "kernels/sm90_fp8_fwd/context.cuh"
+#include "kernels/tile/amax.cuh"
 #include "kernels/tile/byte_softmax.cuh"
 #include "kernels/tile/consumer.cuh"
 #include "kernels/tile/element_fp8.cuh"
@@ -32,7 +33,8 @@ template <Traits T, Config C>
 struct Consumer : tile::Marks,
                   tile::SlopeOfTile<has_score(T)>,
                   tile::WholeKeys<T.ragged>,
-                  FactorOfScores<transforms_scores(T), typename tile::ScoreScale<T.token_factors>::Type> {
+                  FactorOfScores<transforms_scores(T), typename tile::ScoreScale<T.token_factors>::Type>,
+                  tile::AmaxOfRows<T.amax> {
   using Activity = tile::Activity;
   static constexpr int kBlockN = C.block_n;
   static constexpr int kDimV = padded_dim(T.head_dim_v);
@@ -212,7 +214,12 @@ struct Consumer : tile::Marks,
     mark(Activity::kMask, block);
     if constexpr (T.token_factors) multiply_by_keys(block, scores);
     if constexpr (transforms_scores(T)) transform_scores(block, scores);
-    if (const tile::Cut cut = cut_of(block); cut.any()) mask_scores(block, cut, scores);
+    const tile::Cut cut = cut_of(block);
+    if (cut.any()) mask_scores(block, cut, scores);
+    if constexpr (T.amax) {
+      if (cut.any()) this->template note<true>(scores);
+      else this->template note<false>(scores);
+    }
   }
   FC_DEVICE tile::Cut cut_of(int block) const {
     if constexpr (T.ragged) {
@@ -425,6 +432,7 @@ struct Consumer : tile::Marks,
     const Fp8ForwardParams& factors = context.params.fp8;
     const float scale = context.problem.scale_log2;
     if constexpr (has_score(T)) this->slope = context.score().slope(batch, head_q);
+    if constexpr (T.amax) this->reset_amax();
     if constexpr (T.token_factors) {
       const auto of_rows = tile::RowFactors::of(factors.descale_q, batch, head_q, context.problem.seqlen_q);
       const int rows[2] = {row(first_row, 0), row(first_row, 1)};
@@ -496,6 +504,18 @@ struct Consumer : tile::Marks,
     else return softmax.finish(r, lse);
   }
 
+  // Rows past the end do not count.
+  FC_DEVICE void raise_amax(int head, const int (&own_rows)[2], const float (&scale)[2]) const {
+    float scores = 0.0f, o = 0.0f;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (own_rows[r] >= context.problem.seqlen_q) continue;
+      scores = ptx::max(scores, this->of[r] * tile::scale_of(scale_log2, r));
+      o = ptx::max(o, tile::largest_of_row(acc_o, r) * scale[r]);
+    }
+    tile::raise_amax(context.params.amax, context.problem.heads_q, head, scores, o);
+  }
+
   // O through the consumer's own Q rows, which nobody reads any more, and out by TMA, each warp's rows by themselves.
   // The log-sum-exp after O, which whoever waits for the kernel waits for longer.
   FC_DEVICE void store(int number) {
@@ -506,13 +526,14 @@ struct Consumer : tile::Marks,
     if constexpr (T.sink) sink_log2 = context.score().sink_log2(place.head);
 #pragma unroll
     for (int r = 0; r < 2; ++r) scale[r] = finish_row(r, sink_log2, lse[r]) * place.descale_v;
+    const int own_rows[2] = {row(place.first_row, 0), row(place.first_row, 1)};
+    if constexpr (T.amax) raise_amax(place.head, own_rows, scale);
     const int rows = kRowsPerStore * warp();
     // Boxes of a ragged batch have a row of the tensor, as those that are loaded (row_in_map).
     const bool exists = !T.ragged || place.first_row + rows < context.problem.seqlen_q;
     tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
         acc_o, scale, context.qo(ring_q.stage(), index) + rows * 128, context.params.o, place.first_row + rows,
         place.head, place.batch, exists);
-    const int own_rows[2] = {row(place.first_row, 0), row(place.first_row, 1)};
     if constexpr (T.ragged)
       tile::store_ragged_lse(context.problem, context.ragged_params->total_q, place.batch, place.head, own_rows, lane(),
                              lse);

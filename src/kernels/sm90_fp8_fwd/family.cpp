@@ -92,6 +92,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     else if (problem.paged()) set_pool_params(step, params, config.block_n, problem, layouts, columns);
     else set_params_of(step, params, problem, layouts);
     relocate_fp8(step, offsetof(Fp8Params, fp8), problem);
+    if (problem.amax) step.relocate(offsetof(Fp8Params, amax), Operand::kAmax);
     // Where no sequence has keys there may be no memory to point at, and nothing is loaded.
     const bool no_keys = problem.ragged() && layouts.total_kv == 0;
     const auto add_map = [&](std::size_t offset, const TensorLayout& layout, std::int64_t bound, int width, int rows,
@@ -123,6 +124,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                  Operand::kO);
     Program program = one_step(std::move(step));
     add_tile_counter(program, config.scheduler, offsetof(Fp8Params, tile_counter));
+    add_clear(program, config, problem);
     return program;
   }
 

@@ -14,6 +14,7 @@ struct Params {
   Fp8ForwardParams fp8;
   unsigned* tile_counter;  // zero before and after every launch; of Scheduler::kCounter only
   tile::TileOrder order;
+  float* amax;  // of Traits::amax only; in what were padding bytes, so that nothing else moves
 };
 
 // The parameters of a paged problem.

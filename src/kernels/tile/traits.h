@@ -38,6 +38,8 @@ struct Traits {
   CacheElement cache = CacheElement::kAsQ;
   // The cache has a factor for each key and kv head; of 8-bit q, each row of q and each key has one, and v none.
   bool token_factors = false;
+  // Largest magnitudes leave with o and lse (tile/amax.cuh).
+  bool amax = false;
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -56,6 +58,7 @@ struct Traits {
     visit("paged", &Traits::paged);
     visit("cache", &Traits::cache);
     visit("token_factors", &Traits::token_factors);
+    visit("amax", &Traits::amax);
   }
 };
 
@@ -183,6 +186,13 @@ struct Descale {
 struct Fp8ForwardParams {
   ForwardParams problem;
   Descale descale_q, descale_k, descale_v;
+};
+
+// The same, of a problem that asks for largest magnitudes: [2, heads_q], scores first, which a step before the kernel
+// has cleared (tile/amax.cuh).
+struct AmaxFp8ForwardParams {
+  Fp8ForwardParams plain;
+  float* amax;
 };
 
 // The parameters of a kernel on a quantised cache, `forward_quantised`: those of the plain one first. Its factors are

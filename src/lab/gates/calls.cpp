@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/embedded.h"
+#include "lab/harness/amax.h"
 #include "lab/record/json_io.h"
 
 namespace flashcore {
@@ -112,6 +113,8 @@ std::optional<CallFault> check_earlier_result(const JudgedCall& call) {
   const OutputError error = compare_outputs(call.problem, again, call.outputs);
   const ErrorBound& once = call.oracle.bound;
   const ErrorBound bound{2 * once.rel, 2 * once.worst_row_rel, 2 * once.lse_max_abs};
+  const auto wrong = find_wrong_amax(call.problem, call.oracle.reference, call.oracle.rows, again);
+  if (wrong) return CallFault{Check::kEarlierResult, "where the outputs held the result of other inputs " + *wrong};
   if (within_norms(error, bound)) return std::nullopt;
   return CallFault{Check::kEarlierResult,
                    "where the outputs held the result of other inputs it did not write its own (it returns where there "

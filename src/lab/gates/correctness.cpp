@@ -5,6 +5,7 @@
 #include "kernels/embedded.h"
 #include "lab/gates/calls.h"
 #include "lab/gates/gates.h"
+#include "lab/harness/amax.h"
 #include "lab/record/checks.h"
 #include "lab/record/json_io.h"
 
@@ -78,7 +79,7 @@ bool find_unwritten(Pattern pattern, const AttentionOutputs& outputs, PatternRes
   if (pattern == Pattern::kNonFinite || !is_on(Check::kUnwritten)) return false;
   const std::int64_t unwritten = count_unwritten(outputs);
   return unwritten > 0 &&
-         fails(result, Check::kUnwritten, fmt::format("{} elements of o and lse were never written", unwritten));
+         fails(result, Check::kUnwritten, fmt::format("{} elements of the outputs were never written", unwritten));
 }
 
 // Every element against what another implementation made of the same inputs. Both may be off by the bound.
@@ -141,6 +142,12 @@ class PatternJudge {
     if (const auto check = exceeded(result.error, result.bound)) {
       fails(result, *check, describe_error(result.error, result.bound));
       return result;
+    }
+    if (is_on(Check::kAmax)) {
+      if (auto wrong = find_wrong_amax(problem_, oracle_->reference, oracle_->rows, outputs)) {
+        fails(result, Check::kAmax, std::move(*wrong));
+        return result;
+      }
     }
     const JudgedCall call{device_, problem_, *oracle_, loaded_, operands_, launch, outputs, workspaces};
     if (const auto found = judge_calls(call, within(result.error, result.bound), result.evidence)) {

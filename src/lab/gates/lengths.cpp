@@ -12,6 +12,7 @@
 #include "core/boundaries.h"
 #include "core/ragged.h"
 #include "lab/gates/lengths.h"
+#include "lab/harness/amax.h"
 
 namespace flashcore {
 namespace {
@@ -72,8 +73,11 @@ std::optional<CallFault> judge_shorter(const JudgedCall& call, const ShorterSequ
             rows_written(outputs, boundaries_of(set.sequences).q.back(), outputs.o.layout.rows))
           return CallFault{Check::kLengths, where + "it wrote rows that no sequence has"};
         const OutputError error = compare_sample(call.problem, set.reference, set.rows, outputs);
-        if (is_right(error, set.bound)) return std::nullopt;
-        return CallFault{Check::kLengths, where + "it is wrong: " + describe_error(error, set.bound)};
+        if (!is_right(error, set.bound))
+          return CallFault{Check::kLengths, where + "it is wrong: " + describe_error(error, set.bound)};
+        if (auto wrong = find_wrong_amax(call.problem, set.reference, set.rows, outputs))
+          return CallFault{Check::kLengths, where + *wrong};
+        return std::nullopt;
       });
 }
 

@@ -144,7 +144,8 @@ void for_each_row(const HostTensor& tensor, Body body) {
 bool bitwise_equal(const AttentionOutputs& a, const AttentionOutputs& b) {
   // Without lse there is no address to compare at.
   // memcmp: == of std::byte compares them one by one, and a gate compares hundreds of outputs.
-  return a.o.data.size() == b.o.data.size() && a.lse.size() == b.lse.size() &&
+  return a.o.data.size() == b.o.data.size() && a.lse.size() == b.lse.size() && a.amax.size() == b.amax.size() &&
+         (a.amax.empty() || std::memcmp(a.amax.data(), b.amax.data(), a.amax.size() * sizeof(float)) == 0) &&
          (a.o.data.empty() || std::memcmp(a.o.data.data(), b.o.data.data(), a.o.data.size()) == 0) &&
          (a.lse.empty() || std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)) == 0);
 }
@@ -194,7 +195,8 @@ std::int64_t count_unwritten(const AttentionOutputs& outputs) {
     for (const std::byte* at = begin; at != end; at += element) here += all_poison(at, element);
     if (here) count += here;
   });
-  for (const float& value : outputs.lse) count += all_poison(reinterpret_cast<const std::byte*>(&value), sizeof value);
+  for (const std::vector<float>* floats : {&outputs.lse, &outputs.amax})
+    for (const float& value : *floats) count += all_poison(reinterpret_cast<const std::byte*>(&value), sizeof value);
   return count;
 }
 
@@ -257,6 +259,7 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
   v_ = allocate(bytes_of(layouts_.v, problem.cache_dtype()), offsets.tensors);
   o_ = allocate(bytes_of(layouts_.o, problem.output_dtype()), offsets.tensors);
   lse_ = allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float), offsets.lse);
+  if (problem.amax) amax_ = allocate(static_cast<std::size_t>(problem.amax_count()) * sizeof(float), offsets.lse);
   for (std::size_t i = 0; i < floats_.size(); ++i) {
     const auto count = static_cast<std::size_t>(kFloats[i].count(problem, layouts_));
     if (count > 0) floats_[i] = allocate(count * sizeof(float), offsets.lse);
@@ -277,6 +280,7 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
   device.label(*o_, {"o", problem.output_dtype(), layouts_.o});
   device.label(*lse_,
                {"lse", DType::kF32, make_layout(Layout::kBhsd, layouts_.o.batch, problem.heads_q, layouts_.o.rows, 1)});
+  if (amax_) device.label(*amax_, {"amax", DType::kF32, make_layout(Layout::kBhsd, 1, 2, problem.heads_q, 1)});
   for (std::size_t i = 0; i < floats_.size(); ++i) {
     if (floats_[i])
       device.label(*floats_[i], {kFloats[i].name, DType::kF32,
@@ -286,7 +290,7 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
 
 std::size_t Operands::offset_of(const Buffer& buffer) const {
   const auto is_it = [&](const auto& other) { return &buffer == other.get(); };
-  const bool four_bytes = is_it(lse_) || std::any_of(floats_.begin(), floats_.end(), is_it) ||
+  const bool four_bytes = is_it(lse_) || is_it(amax_) || std::any_of(floats_.begin(), floats_.end(), is_it) ||
                           std::any_of(int32s_.begin(), int32s_.end(), is_it) ||
                           std::any_of(tensors_.begin(), tensors_.end(), is_it);
   return four_bytes ? offsets_.lse : offsets_.tensors;
@@ -356,10 +360,12 @@ void Operands::upload_lengths(const std::vector<SequenceLengths>& sequences) {
 void Operands::poison_outputs() {
   device_->fill(o_->data(), kPoison, o_->size());
   device_->fill(lse_->data(), kPoison, lse_->size());
+  if (amax_) device_->fill(amax_->data(), kPoison, amax_->size());
 }
 
 AttentionArgs Operands::args() const {
   AttentionArgs args{at(*q_), at(*k_), at(*v_), at(*o_), reinterpret_cast<float*>(at(*lse_)), layouts_};
+  args.amax = amax_ ? reinterpret_cast<float*>(at(*amax_)) : nullptr;
   for (std::size_t i = 0; i < floats_.size(); ++i)
     args.*kFloats[i].address = floats_[i] ? reinterpret_cast<const float*>(at(*floats_[i])) : nullptr;
   for (std::size_t i = 0; i < int32s_.size(); ++i)
@@ -370,7 +376,8 @@ AttentionArgs Operands::args() const {
 
 AttentionOutputs Operands::download_outputs() const {
   AttentionOutputs outputs{HostTensor(problem_.output_dtype(), layouts_.o),
-                           std::vector<float>(static_cast<std::size_t>(layouts_.lse_elements))};
+                           std::vector<float>(static_cast<std::size_t>(layouts_.lse_elements)),
+                           std::vector<float>(static_cast<std::size_t>(problem_.amax_count()))};
   download_outputs(outputs);
   return outputs;
 }
@@ -378,6 +385,7 @@ AttentionOutputs Operands::download_outputs() const {
 void Operands::download_outputs(AttentionOutputs& outputs) const {
   if (!outputs.o.data.empty()) device_->download(outputs.o.data.data(), at(*o_), outputs.o.data.size());
   if (!outputs.lse.empty()) device_->download(outputs.lse.data(), at(*lse_), outputs.lse.size() * sizeof(float));
+  if (!outputs.amax.empty()) device_->download(outputs.amax.data(), at(*amax_), outputs.amax.size() * sizeof(float));
 }
 
 namespace {
@@ -392,7 +400,7 @@ bool offset_intact(Device& device, const Buffer& buffer, std::size_t offset) {
 
 std::optional<std::string> Operands::broken_red_zone() const {
   std::vector<std::pair<std::string, const Buffer*>> buffers = {
-      {"q", q_.get()}, {"k", k_.get()}, {"v", v_.get()}, {"o", o_.get()}, {"lse", lse_.get()}};
+      {"q", q_.get()}, {"k", k_.get()}, {"v", v_.get()}, {"o", o_.get()}, {"lse", lse_.get()}, {"amax", amax_.get()}};
   for (std::size_t i = 0; i < floats_.size(); ++i) buffers.emplace_back(kFloats[i].name, floats_[i].get());
   for (std::size_t i = 0; i < int32s_.size(); ++i) buffers.emplace_back(kInt32s[i].name, int32s_[i].get());
   for (std::size_t t = 0; t < problem_.tensors.size(); ++t)

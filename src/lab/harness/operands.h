@@ -18,6 +18,7 @@ namespace flashcore {
 struct AttentionOutputs {
   HostTensor o;
   std::vector<float> lse;  // [batch, heads_q, seqlen_q], or [heads_q, total_q] of a ragged batch
+  std::vector<float> amax = {};  // [2, heads_q], of a problem that asks for largest magnitudes
 };
 bool bitwise_equal(const AttentionOutputs& a, const AttentionOutputs& b);
 
@@ -41,7 +42,7 @@ class Operands {
   // Of a ragged problem: its sequences get these lengths, of which each is at most its own. The tensors stay. upload()
   // gives them their own again.
   void upload_lengths(const std::vector<SequenceLengths>& sequences);
-  // Every byte of o and lse becomes 0xFF, which is NaN in every type: what is not written shows.
+  // Every byte of the outputs becomes 0xFF, which is NaN in every type: what is not written shows.
   void poison_outputs();
   AttentionArgs args() const;
   AttentionOutputs download_outputs() const;
@@ -61,6 +62,7 @@ class Operands {
   ProblemLayouts layouts_;
   Offsets offsets_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
+  std::unique_ptr<Buffer> amax_;  // null where the problem does not ask for it
   // Operands of fp32 beside lse, as kFloats lists them (operands.cpp); null where the problem has none.
   std::array<std::unique_ptr<Buffer>, 5> floats_;
   // Boundaries of a ragged batch, block table and lengths of a paged one, as kInt32s lists them; null for others.
@@ -87,7 +89,7 @@ struct ReplacedValues {
 };
 ReplacedValues replace_values(HostTensor& tensor);
 
-// Number of elements of o and lse that still hold the poison, bit for bit.
+// Number of elements of the outputs that still hold the poison, bit for bit.
 std::int64_t count_unwritten(const AttentionOutputs& outputs);
 // True if a row `first` .. `end` - 1 of packed outputs no longer holds the poison in every element.
 bool rows_written(const AttentionOutputs& outputs, std::int64_t first, std::int64_t end);

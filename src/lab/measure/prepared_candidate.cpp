@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "lab/harness/amax.h"
 #include "lab/record/checks.h"
 
 namespace flashcore {
@@ -96,6 +97,7 @@ JudgedOutputs PreparedCandidate::judge_outputs(int set, const PlacedProblem& pro
     if (const std::int64_t unwritten = is_on(Check::kUnwritten) ? count_unwritten(first) : 0)
       return fmt::format("{} elements were never written", unwritten);
     if (exceeded(error, oracle.bound)) return describe_error(error, oracle.bound);
+    if (auto amax = find_wrong_amax(problem, oracle.reference, oracle.rows, first)) return *amax;
     for (int i = 1; i < buffers(set).copies(); ++i)
       if (!bitwise_equal(first, buffers(set).copy(i).download_outputs()))
         return "two copies of the same inputs gave different bits";

@@ -25,6 +25,7 @@ enum class Check {
   kScale,           // <o, ref> / <ref, ref> is 1, as far as rounding so many values allows
   kBias,            // the mean of o - ref is 0, as far as rounding allows
   kLse,             // the mean and the rms of lse - ref are 0, of all heads and of each, as far as rounding allows
+  kAmax,            // largest magnitudes are those of the scores, as far as rounding allows, and of o, exactly
   kEveryRow,        // where fp64 covers a sample of rows: every element against ref_fwd, on a CPU against fp32
   kPoison,          // outputs hold NaN before a launch, so that an old result is none
   kUnwritten,       // no element still holds the poison
@@ -73,6 +74,7 @@ struct WordsOf<Check> {
       {Check::kScale, "scale"},
       {Check::kBias, "bias"},
       {Check::kLse, "lse"},
+      {Check::kAmax, "amax"},
       {Check::kEveryRow, "every_row"},
       {Check::kPoison, "poison"},
       {Check::kUnwritten, "unwritten"},

@@ -26,6 +26,7 @@ void add_copies(std::vector<ConformanceTest>& all) {
                           "stmatrix_x1 stmatrix_x1_trans stmatrix_x2 stmatrix_x2_trans stmatrix_x4_trans", 2560));
   all.push_back(of_hopper("atomic_sums", "collectives", "AtomicSums",
                           "atomic_add_global_f32 atomic_add_shared_u32 atomic_add_shared_f32", 4 + 3 * kThreads));
+  all.push_back(of_hopper("atomic_max", "collectives", "AtomicMax", "atomic_max_global", 4 + 2 * kThreads));
   all.push_back(of_hopper("vector_load", "device_memory", "VectorLoad", "ld_global_v4", 4 * kThreads));
   all.push_back(of_hopper("atomic_order", "device_memory", "AtomicOrder", "atomic_add_global_acq_rel bits_of_float",
                           4 + kThreads + 4 * kThreads));  // a multiple of 16 bytes
