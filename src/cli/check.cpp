@@ -58,7 +58,8 @@ std::vector<Candidate> candidates_of(const CheckOptions& options, const PlacedPr
   for (const Family* family : families) {
     candidates.push_back({family, family->default_config(problem, limits)});
     for (int i = 0; i < random_configs(options, limits); ++i) {
-      const Candidate random{family, random_config(*family, problem, limits, seed + static_cast<std::uint64_t>(i))};
+      const Candidate random{family,
+                             random_judged_config(*family, problem, limits, seed + static_cast<std::uint64_t>(i))};
       if (std::find(candidates.begin(), candidates.end(), random) == candidates.end()) candidates.push_back(random);
     }
   }

@@ -22,9 +22,6 @@ constexpr double kLostP8 = 0x1p-10 / kLeastScaleOfP8;
 // any sign that is 3.3 * 2^-13 of the largest, rms, which is about three times the rms sum: a step costs 2^-9.7 of
 // that.
 constexpr double kFp8Step = 10 * 0x1p-13;
-// Keys that a kernel may sum up so before it adds the sum to one in fp32 (promotes it).
-constexpr double kKeysPerPromotion = 256;
-
 // Of a score, over d / 32 steps. Where addends differ in sign the rms sum is |q||k|/sqrt(d), and the errors of the
 // steps add up as their squares. Where they do not (q along k), half of the addends of a step lose half of 2^-13 of the
 // partial sum, always towards zero.

@@ -7,6 +7,9 @@ namespace flashcore {
 // larger, with 3 standard deviations of slack for few values. Stated in docs/correctness.md; never a fixed tolerance.
 inline constexpr double kBoundFactor = 2.0;
 
+// Keys of 8 bits that a kernel may sum up on tensor cores before it adds the sum to one in fp32 (promotes it).
+inline constexpr double kKeysPerPromotion = 256;
+
 // What rounding may make of sums over one row of an honest kernel: a systematic part, which all rows may have in the
 // same direction, and the variance proxy of a random one (sub-Gaussian: a rounding error uniform in [-h, h] has h^2/3).
 // Derived in docs/correctness.md. 0 for fp32, whose outputs are not rounded: the norms say all there is.

@@ -12,6 +12,7 @@ Program Family::program(const ConfigValues&, const Problem&, const DeviceLimits&
 }
 const SourceMap* Family::source_overlay() const { return nullptr; }
 int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
+bool Family::keeps_bounds(const ConfigValues&, const Problem&) const { return true; }
 std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, const DeviceLimits&) const {
   return std::nullopt;
 }

@@ -66,6 +66,10 @@ class Family {
   virtual std::optional<std::string> why_invalid(const ConfigValues& config, const Problem& problem,
                                                  const DeviceLimits& limits) const = 0;
 
+  // Whether the config keeps the error bounds on any data of such a problem. One that promotes sums of 8-bit products
+  // too seldom does not: whoever names it gets it, and nobody draws it to be judged.
+  virtual bool keeps_bounds(const ConfigValues& config, const Problem& problem) const;
+
   // How much dispatch would like this family for a supported problem that the tuned table says nothing of; the highest
   // is taken, and among equals the one whose default is expected to be fastest. GPU families: the architecture they
   // were made for.

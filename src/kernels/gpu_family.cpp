@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/problem_fields.h"
+#include "core/row_budget.h"
 
 namespace flashcore {
 
@@ -209,6 +210,10 @@ void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts
     set_params_of(step, make_forward_params(problem, layouts), problem, layouts);
     relocate_forward(step, 0);
   }
+}
+
+bool are_sums_short(std::int64_t keys, const Problem& problem) {
+  return static_cast<double>(keys == 0 ? problem.seqlen_kv : std::min(keys, problem.seqlen_kv)) <= kKeysPerPromotion;
 }
 
 std::optional<std::string> why_no_quantised_cache(const Problem& problem) {

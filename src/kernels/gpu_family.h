@@ -129,6 +129,8 @@ void set_params_of(Step& step, const Params& params, const Problem& problem, con
   step.set_part(offset, make_expression_params(problem, layouts, score_unit(problem)));
   relocate_expressions(step, offset, problem);
 }
+// Whether sums of 8-bit products over `keys` keys, or 0 for all of them, are as short as the error bounds want.
+bool are_sums_short(std::int64_t keys, const Problem& problem);
 // Of families that have no kernel for 8 bits.
 inline constexpr const char* kNo8Bits = "no 8-bit types (e4m3, e5m2)";
 // Of families that have no kernel for quantised caches.
@@ -274,7 +276,7 @@ class GpuFamily : public Family {
       source.more_kernels.push_back(list_kernel(*shape, problem, print_traits(traits)));
     if (problem.amax)
       source.more_kernels.push_back(
-          {fmt::format("flashcore::tile::clear_amax<{}>", tile::kClearThreads), 0, tile::kClearThreads});
+          {fmt::format("flashcore::tile::clear_amax<{}>", tile::clear_threads()), 0, tile::clear_threads()});
     if (const int level = ptxas_level(traits); level != 3)
       source.options.push_back(fmt::format("--ptxas-options=-O{}", level));
     return source;
@@ -296,7 +298,7 @@ class GpuFamily : public Family {
     step.relocate(offsetof(tile::ClearAmaxParams, amax), Operand::kAmax);
     step.launch.kernel = list_shape(config) && problem.has_mask_expression() ? 2 : 1;
     step.launch.grid.x = 1;
-    step.launch.block.x = tile::kClearThreads;
+    step.launch.block.x = tile::clear_threads();
     program.steps.insert(program.steps.begin(), std::move(step));
   }
   // Of a kernel with parameters of type Params, once `program` has all else.

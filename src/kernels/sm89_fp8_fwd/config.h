@@ -82,7 +82,9 @@ constexpr int registers_needed(const Config& c, const Traits& t, int arch) {
   // Where operands are unpacked, 96 keys of head dim 112 beside O of 64 columns spilled 4 bytes with a softcap and a
   // sink.
   const int capped = !multiplies_8_bits(arch) && t.softcap && c.block_n > 64 ? 28 : 0;
-  return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + ahead + functions + capped + factors + 60;
+  // Two of a fragment; 96 keys of head dim 128 spilled 4 bytes in a ragged batch, 128 keys 20 in any.
+  const int largest = !t.amax ? 0 : is_full ? 32 : 8 * fragments;
+  return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + ahead + functions + capped + factors + largest + 60;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

@@ -41,6 +41,10 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
   // Hopper's wgmma before it, where there is a kernel of it for the problem.
   int preference(const Problem&, const DeviceLimits&) const override { return 89; }
 
+  bool keeps_bounds(const ConfigValues& values, const Problem& problem) const override {
+    return are_sums_short(config_from<AdaConfig>(values).promote_keys, problem);
+  }
+
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     // Not tuned: no such GPU has run it. Two CTAs an SM fill each other's gaps in sm80_fwd, whose shapes these are,
     // with blocks of twice the keys in the same bytes.

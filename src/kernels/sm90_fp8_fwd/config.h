@@ -150,8 +150,8 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int extra = c.overlap == Overlap::kValuesFirst ? 8 : 0;
   const int few = c.num_consumers >= 3 ? 8 : 0;  // of 160 or 112, addresses take a larger part
   // Scales of two rows, and the factors of keys on their way: blocks of 128 keys beside O of 128 columns spilled 16 to
-  // 72 bytes, and nothing else in a sample.
-  const int factors = t.token_factors && c.overlap != Overlap::kNone && c.block_n > 96 ? 8 : 0;
+  // 72 bytes, and nothing else in a sample. With largest magnitudes, two more of a row, 8 to 28 without overlap too.
+  const int factors = t.token_factors && (t.amax || (c.overlap != Overlap::kNone && c.block_n > 96)) ? 8 : 0;
   // What ragged batches and functions of scores take: of 232 registers 24 bytes spilled with both, where rows and
   // lengths are read for each block, and of 160 wgmma was serialised with either (C7511).
   // And factors of rows beside functions and a wide O: 8 bytes under a causal mask.
@@ -188,10 +188,10 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (registers_needed(c, t) > consumer_registers(c))
     return "accumulators of O, S and P do not fit a consumer's registers";
   if (c.num_consumers >= 3 && c.block_n > 64 && shares_registers(c, t) &&
-      (t.ragged || has_score(t) || t.token_factors || takes_transposed_v(c)))
+      (t.ragged || has_score(t) || t.token_factors || t.amax || takes_transposed_v(c)))
     return "three consumers whose sums of P·V share the registers of more than 64 keys' scores have too few for "
-           "ragged batches, functions of scores, factors of rows and V that lies transposed: wgmma is serialised "
-           "(C7511)";
+           "ragged batches, functions of scores, factors of rows, largest magnitudes and V that lies transposed: wgmma "
+           "is serialised (C7511)";
   if (t.ragged && c.scheduler == Scheduler::kOneTile)
     return "a ragged batch's tiles are counted on the device: only CTAs that go round them (scheduler=1 or 2)";
   if (t.paged && c.num_consumers > 2)

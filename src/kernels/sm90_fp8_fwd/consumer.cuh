@@ -214,11 +214,11 @@ struct Consumer : tile::Marks,
     mark(Activity::kMask, block);
     if constexpr (T.token_factors) multiply_by_keys(block, scores);
     if constexpr (transforms_scores(T)) transform_scores(block, scores);
-    const tile::Cut cut = cut_of(block);
-    if (cut.any()) mask_scores(block, cut, scores);
-    if constexpr (T.amax) {
-      if (cut.any()) this->template note<true>(scores);
-      else this->template note<false>(scores);
+    if (const tile::Cut cut = cut_of(block); cut.any()) {
+      mask_scores(block, cut, scores);
+      if constexpr (T.amax) this->template note<true>(scores);
+    } else {
+      if constexpr (T.amax) this->template note<false>(scores);
     }
   }
   FC_DEVICE tile::Cut cut_of(int block) const {
@@ -526,14 +526,14 @@ struct Consumer : tile::Marks,
     if constexpr (T.sink) sink_log2 = context.score().sink_log2(place.head);
 #pragma unroll
     for (int r = 0; r < 2; ++r) scale[r] = finish_row(r, sink_log2, lse[r]) * place.descale_v;
-    const int own_rows[2] = {row(place.first_row, 0), row(place.first_row, 1)};
-    if constexpr (T.amax) raise_amax(place.head, own_rows, scale);
+    if constexpr (T.amax) raise_amax(place.head, {row(place.first_row, 0), row(place.first_row, 1)}, scale);
     const int rows = kRowsPerStore * warp();
     // Boxes of a ragged batch have a row of the tensor, as those that are loaded (row_in_map).
     const bool exists = !T.ragged || place.first_row + rows < context.problem.seqlen_q;
     tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
         acc_o, scale, context.qo(ring_q.stage(), index) + rows * 128, context.params.o, place.first_row + rows,
         place.head, place.batch, exists);
+    const int own_rows[2] = {row(place.first_row, 0), row(place.first_row, 1)};
     if constexpr (T.ragged)
       tile::store_ragged_lse(context.problem, context.ragged_params->total_q, place.batch, place.head, own_rows, lane(),
                              lse);

@@ -56,6 +56,11 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
 
   int preference(const Problem&, const DeviceLimits&) const override { return 90; }
 
+  bool keeps_bounds(const ConfigValues& values, const Problem& problem) const override {
+    const auto config = config_from<Fp8Config>(values);
+    return are_sums_short(std::int64_t{config.promote_every} * config.block_n, problem);
+  }
+
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto values = first_valid(problem, limits)) return *values;
     throw_internal("sm90_fp8_fwd has no default config for {}", problem.id());

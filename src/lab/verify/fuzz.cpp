@@ -85,18 +85,35 @@ void aim_at_tile_edges(FuzzCase& c, Draws& random, const DeviceLimits& device, c
 
 bool valid(const FuzzCase& c, const DeviceLimits& device) {
   return !c.candidate.family->why_unsupported(c.problem, device) &&
-         !c.candidate.family->why_invalid(c.candidate.config, c.problem, device);
+         !c.candidate.family->why_invalid(c.candidate.config, c.problem, device) &&
+         c.candidate.family->keeps_bounds(c.candidate.config, c.problem);
 }
 
-ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device,
-                           std::uint64_t seed) {
+namespace {
+
+template <class IsFine>
+ConfigValues draw_config(const Family& family, const Problem& problem, const DeviceLimits& device, std::uint64_t seed,
+                         const IsFine& is_fine) {
   Draws random(seed);
   const ConfigSpace& space = family.space();
   for (int attempt = 0; attempt < 1000; ++attempt) {
     ConfigValues config = space.at(random.next() % space.size());
-    if (!family.why_invalid(config, problem, device)) return config;
+    if (!family.why_invalid(config, problem, device) && is_fine(config)) return config;
   }
   return family.default_config(problem, device);
+}
+
+}  // namespace
+
+ConfigValues random_judged_config(const Family& family, const Problem& problem, const DeviceLimits& device,
+                                  std::uint64_t seed) {
+  return draw_config(family, problem, device, seed,
+                     [&](const ConfigValues& config) { return family.keeps_bounds(config, problem); });
+}
+
+ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device,
+                           std::uint64_t seed) {
+  return draw_config(family, problem, device, seed, [](const ConfigValues&) { return true; });
 }
 
 std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families,
@@ -111,7 +128,7 @@ std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, con
     if (family->why_unsupported(c.problem, device)) continue;
     // The default is what users get without tuning: tried often.
     c.candidate = {family, random.one_in(4) ? family->default_config(c.problem, device)
-                                            : random_config(*family, c.problem, device, random.next())};
+                                            : random_judged_config(*family, c.problem, device, random.next())};
     c.pattern = random.pick(patterns_of(c.problem));
     c.seed = random.next() % 1'000'000'000U;  // short enough to type
     aim_at_tile_edges(c, random, device, limits);

@@ -35,7 +35,10 @@ struct FuzzLimits {
 std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families,
                                     const DeviceLimits& device, const FuzzLimits& limits = {});
 
-// A config that why_invalid accepts, drawn by rejection; the default if 1000 draws find none.
+// A config that why_invalid accepts, drawn by rejection; the default if 1000 draws find none. One that is to be judged
+// keeps the bounds, too.
+ConfigValues random_judged_config(const Family& family, const Problem& problem, const DeviceLimits& device,
+                                  std::uint64_t seed);
 ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device,
                            std::uint64_t seed);
 
