@@ -74,7 +74,8 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
                     window_alignment: str | None = None, scale: float | None = None, softcap: float | None = None, alibi: Any = None,
                     sink: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False, stream: int | None = None,
                     candidate: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None, score: str | None = None,
-                    mask: Any = None, tensors: Any = None, bias: Any = None, prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None) -> Any:  # fmt: skip
+                    mask: Any = None, tensors: Any = None, bias: Any = None, prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None,
+                    return_amax: bool = False) -> Any:  # fmt: skip
     """Attention of each sequence of a batch over its keys in a paged cache: decoding, chunks of a prompt, or whole prompts.
 
     Lengths and pages are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves a growing
@@ -107,11 +108,12 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         score, mask, tensors, bias, prefix: as of `varlen_attention`.
         deterministic_batch: as of `varlen_attention`; bits do not depend on the size and order of pages either.
         kv_dtype: as of `attention`: "int4" for caches of uint8 [..., head_dim / 2] with two elements a byte.
+        return_amax: as of `attention`.
 
     Returns:
-        The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. A sequence with more keys than the
-        bound or its row of the table allows, or fewer than none, gets NaN in its rows; so does each row that sees a key on a page that the
-        cache does not have. Nobody looks at them on the host.
+        The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
+        or its sink. A sequence with more keys than the bound or its row of the table allows, or fewer than none, gets NaN in its rows; so
+        does each row that sees a key on a page that the cache does not have. Nobody looks at them on the host.
 
     Raises:
         Error: as `varlen_attention`, and for a cache or a block table that does not fit.
@@ -136,7 +138,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
                                                     given.functions, deterministic_batch),
-        return_lse, stream, cu_seqlens_q=cu_q.address, seqused_kv=used.address, seqused_q=used_q.address if used_q else 0,
+        return_lse, stream, return_amax, cu_seqlens_q=cu_q.address, seqused_kv=used.address, seqused_q=used_q.address if used_q else 0,
         block_table=table.address)  # fmt: skip
 
 
@@ -161,7 +163,7 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
             q=_varlen._strides("q", q), k=sizes.cache_strides("k_cache", k), v=sizes.cache_strides("v_cache", v), o=_varlen._strides("out", o),
             candidate=name or None, window_left=window[0], window_right=window[1], window_alignment=window_alignment,
             o_dtype=_plan.DTYPES[o.dtype], scaling=scaling, softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink,
-            lengths=_varlen._RAGGED, deterministic_batch=int(bool(deterministic_batch)), total_q=sizes.total_q, page_size=sizes.page_size, pages=sizes.pages, max_pages=sizes.max_pages,
+            amax=scores.amax, lengths=_varlen._RAGGED, deterministic_batch=int(bool(deterministic_batch)), total_q=sizes.total_q, page_size=sizes.page_size, pages=sizes.pages, max_pages=sizes.max_pages,
             table_stride=sizes.table_stride,
             given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
             **functions.fields())  # fmt: skip

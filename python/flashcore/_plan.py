@@ -342,7 +342,7 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
     else:
         o = _arrays.output(out, "out")
     return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[1].dtype),
-                    _scores.of_words(softcap, alibi, sink)._replace(amax=_scores.amax_number(return_amax, views[0].dtype)),
+                    _scores.with_amax(_scores.of_words(softcap, alibi, sink), return_amax, views[0].dtype),
                     _functions.read(views[0], score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(*views, layout, v_layout), None).functions,
                     v_layout)  # fmt: skip
 
@@ -407,8 +407,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
             count. The factors of the next step follow from them.
 
     Returns:
-        The output, or a tuple of it and what was asked for, lse and then amax. A row that sees no key gets output 0 and lse -inf, or its sink. On a GPU the work is enqueued like
-        that of the framework (JAX: awaited).
+        The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
+        or its sink. On a GPU the work is enqueued like that of the framework (JAX: awaited).
 
     Raises:
         Error: for arrays that do not fit together, dtypes, devices, layouts, an out that is read-only or overlaps an input,
@@ -429,7 +429,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         vo = _arrays.output(out, "out", stream)
     factors = _factors.read(vq, vk, (descale_q, descale_k, descale_v), read_sizes, stream)
     scores, operands = _scores.read(vq, softcap, alibi, sink, read_sizes, stream)
-    scores = scores._replace(amax=_scores.amax_number(return_amax, vq.dtype))
+    scores = _scores.with_amax(scores, return_amax, vq.dtype)
     given = _functions.read(vq, score, mask, tensors, bias, prefix, documents, causal, read_sizes, stream)
     p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling, scores, given.functions,
                  v_layout)  # fmt: skip
@@ -448,5 +448,4 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
     _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
-    asked = (*((lse,) if return_lse else ()), *((amax,) if scores.amax else ()))
-    return (out, *asked) if asked else out
+    return _scores.results(out, (return_lse, lse), (scores.amax, amax))

@@ -48,13 +48,21 @@ def softcap_number(softcap: Any) -> float | None:
     raise Error(f"softcap is {softcap!r}; use a number from 1e-6 to 1e6, or None for none")
 
 
-def amax_number(asked: Any, dtype: str) -> int:
-    """fc_amax, of q of that dtype."""
-    if not isinstance(asked, bool):
+def with_amax(scores: Scores, asked: Any, dtype: str) -> Scores:
+    """With what `return_amax` says, of q of that dtype."""
+    if asked is False:
+        return scores
+    if asked is not True:
         raise Error(f"return_amax is {asked!r}; use True or False")
-    if asked and dtype not in DTYPES:
+    if dtype not in DTYPES:
         raise Error(f"return_amax is True and q is {dtype}; largest magnitudes are written of q, k and v of 8 bits only")
-    return int(asked)
+    return scores._replace(amax=1)
+
+
+def results(out: Any, *more: tuple[Any, Any]) -> Any:
+    """The output, or a tuple of it and of those that were asked for: (asked, array)."""
+    asked = tuple(array for was_asked, array in more if was_asked)
+    return (out, *asked) if asked else out
 
 
 def of_words(softcap: Any, alibi: Any, sink: Any) -> Scores:

@@ -70,8 +70,8 @@ def _batch_of(cu_q: View, cu_kv: View, **used: View | None) -> int:
 
 def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales: tuple[Any, Any, Any], score: tuple[Any, Any, Any],
                   functions: Given, plan_of: Callable[[tuple[View, View, View, View], int, _scores.Scores], Plan], return_lse: bool,
-                  stream: int | None, **addresses: int) -> Any:  # fmt: skip
-    """The output of packed rows, and the log-sum-exp where asked, made and launched. `score`: softcap, alibi, sink; `addresses`: of the lengths."""
+                  stream: int | None, return_amax: Any, **addresses: int) -> Any:  # fmt: skip
+    """The output of packed rows, and what else is asked for, made and launched. `score`: softcap, alibi, sink; `addresses`: of the lengths."""
     vq, vk, vv = views
     if out is None:
         out = _arrays.empty_like(vq, sizes.output_shape(), _factors.output_dtype(vq.dtype))
@@ -80,18 +80,23 @@ def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales
         vo = _arrays.output(out, "out", stream)
     factors = _factors.read(vq, vk, descales, lambda: sizes, stream)
     scores, operands = _scores.read(vq, *score, lambda: sizes, stream)
+    scores = _scores.with_amax(scores, return_amax, vq.dtype)
     p = plan_of((vq, vk, vv, vo), factors.scaling, scores)
     lse = lse_view = None
     if return_lse:
         lse = _arrays.empty_like(vq, (sizes.heads_q, sizes.total_q), "fp32")
         lse_view = _arrays.view(lse, "lse", stream)
+    amax = amax_view = None
+    if scores.amax:
+        amax = _arrays.empty_like(vq, (2, sizes.heads_q), "fp32")
+        amax_view = _arrays.view(amax, "amax", stream)
     number = _arrays.current_stream(vq) if stream is None else stream
     p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
-             operands.alibi, operands.sink, tensors=functions.addresses, **addresses)  # fmt: skip
+             operands.alibi, operands.sink, tensors=functions.addresses, amax=amax_view.address if amax_view else 0, **addresses)  # fmt: skip
     _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
-    return (out, lse) if return_lse else out
+    return _scores.results(out, (return_lse, lse), (scores.amax, amax))
 
 
 def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: Any, max_seqlen_q: int, max_seqlen_kv: int, *, causal: Any = False,
@@ -99,7 +104,8 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
                      alibi: Any = None, sink: Any = None, seqused_kv: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False,
                      stream: int | None = None, candidate: str | None = None, descale_q: Any = None, descale_k: Any = None,
                      descale_v: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None, bias: Any = None,
-                     prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None) -> Any:  # fmt: skip
+                     prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None,
+                     return_amax: bool = False) -> Any:  # fmt: skip
     """Attention of each sequence of a ragged batch by itself, without padding.
 
     The lengths are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves any lengths up to
@@ -135,9 +141,11 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
             batches with a max_seqlen_q of up to 16, and among those above. It chooses the kernel, without regard to speed, and does not go
             with candidate or functions.
         kv_dtype: as of `attention`: "int4" for k and v of uint8 [..., head_dim / 2] with two elements a byte.
+        return_amax: as of `attention`.
 
     Returns:
-        The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. Rows that no sequence has are not
+        The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
+        or its sink. Rows that no sequence has are not
         written. A sequence whose boundaries leave the arrays, end before they begin or pass a bound gets NaN in its rows, on every
         device: nobody looks at them on the host.
 
@@ -158,7 +166,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
                                                     given.functions, deterministic_batch),
-        return_lse, stream, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
+        return_lse, stream, return_amax, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
         seqused_q=used_q.address if used_q else 0)  # fmt: skip
 
 
@@ -182,7 +190,7 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
             head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal, alignment=alignment, scale=0.0 if scale is None else scale,
             q=_strides("q", q), k=_strides("k", k), v=_strides("v", v), o=_strides("out", o), candidate=name or None, window_left=window[0],
             window_right=window[1], window_alignment=window_alignment, o_dtype=_plan.DTYPES[o.dtype], scaling=scaling,
-            softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink, lengths=_RAGGED, deterministic_batch=int(bool(deterministic_batch)), total_q=sizes.total_q, total_kv=sizes.total_kv,
+            softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink, amax=scores.amax, lengths=_RAGGED, deterministic_batch=int(bool(deterministic_batch)), total_q=sizes.total_q, total_kv=sizes.total_kv,
             given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
             **functions.fields())  # fmt: skip
         return Plan(q.device, problem)

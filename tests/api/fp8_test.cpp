@@ -166,6 +166,61 @@ TEST(Fp8Api, RefusesFactorsByNameAndValue) {
   EXPECT_NE(std::string(fc_last_error()).find("fc_plan_launch_scaled"), std::string::npos) << fc_last_error();
 }
 
+// Of each query head over the batch: the largest |score| and |o|, by the formula.
+TEST(Fp8Api, WritesLargestMagnitudes) {
+  const Context cpu("cpu");
+  Attention p = fp8_problem();
+  p.o_dtype = FC_E4M3;
+  p.amax = FC_AMAX_HEAD;
+  Fp8Call call(p);
+  const Plan plan(cpu, p);
+  EXPECT_NE(plan.describe().find("_amax"), std::string::npos);
+  const float dq = 0.25f, dk = 0.5f, dv = 400.0f;  // beyond what e4m3 holds
+  std::vector<float> amax(8, 1e30f);
+  fc_operands operands = FC_OPERANDS_INIT;
+  operands.q = call.q.data(), operands.k = call.k.data(), operands.v = call.v.data(), operands.o = call.o.data();
+  operands.descale_q = &dq, operands.descale_k = &dk, operands.descale_v = &dv;
+  operands.amax = amax.data();
+  plan.launch(operands);
+  const Format e4m3 = format_of(FC_E4M3);
+  for (std::int64_t h = 0; h < 4; ++h) {
+    double score = 0, o = 0;
+    for (std::int64_t b = 0; b < 2; ++b)
+      for (std::int64_t row = 0; row < 3; ++row) {
+        for (std::int64_t j = 0; j < 5; ++j) {
+          double dot = 0;
+          for (std::int64_t d = 0; d < 8; ++d)
+            dot += e4m3.at(call.q, ((b * 4 + h) * 3 + row) * 8 + d) * e4m3.at(call.k, ((b * 2 + h / 2) * 5 + j) * 8 + d);
+          score = std::max(score, std::abs(dot * dq * dk / std::sqrt(8.0)));
+        }
+        for (std::int64_t d = 0; d < 8; ++d)
+          o = std::max(o, std::abs(call.expected(b, h, row, d, {dq}, {dk}, {dv})));
+      }
+    EXPECT_NEAR(amax[static_cast<std::size_t>(h)], score, 1e-5 * score) << h;
+    EXPECT_NEAR(amax[static_cast<std::size_t>(4 + h)], o, 1e-4 * o) << h;
+    EXPECT_GT(amax[static_cast<std::size_t>(4 + h)], 448.0f);
+  }
+  const auto refused = [&](const char* text, const auto& change) {
+    fc_operands bad = operands;
+    change(bad);
+    EXPECT_EQ(fc_plan_launch_operands(plan.get(), &bad, nullptr), FC_ERROR_BAD_INPUT) << text;
+    EXPECT_NE(std::string(fc_last_error()).find(text), std::string::npos) << fc_last_error();
+  };
+  refused("amax is null", [](fc_operands& o) { o.amax = nullptr; });
+  refused("no multiple of 4 bytes", [](fc_operands& o) {
+    o.amax = reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(o.amax) + 1);
+  });
+  refused("amax at", [&](fc_operands& o) { o.amax = reinterpret_cast<float*>(call.o.data()); });
+  refused("overlaps descale_q", [&](fc_operands& o) { o.descale_q = o.amax + 7; });
+  refused("fc_operands.struct_size", [](fc_operands& o) { o.struct_size -= 1; });
+  const Plan plain(cpu, fp8_problem());
+  EXPECT_EQ(fc_plan_launch_operands(plain.get(), &operands, nullptr), FC_ERROR_BAD_INPUT);
+  EXPECT_NE(std::string(fc_last_error()).find("amax is given"), std::string::npos) << fc_last_error();
+  // Callers of earlier versions, whose struct ends before.
+  operands.struct_size = offsetof(fc_operands, amax);
+  EXPECT_EQ(fc_plan_launch_operands(plain.get(), &operands, nullptr), FC_OK) << fc_last_error();
+}
+
 TEST(Fp8Api, RefusesTypesAndScalingsThatDoNotFit) {
   const Context cpu("cpu");
   const auto refused = [&](const char* text, const Attention& p) {

@@ -131,6 +131,22 @@ class Fp8Test(unittest.TestCase):
         for bad in (0.0, math.nan, -1.0):
             self.refused(r"descale_k\[3\] is .*positive and finite", lambda: tensors.attention(of_q, rows([1, 1, 1, bad, *dk[4:]], HEADS_KV, KEYS), heads(*dv)))
 
+    def test_largest_magnitudes(self):
+        tensors = Tensors("e4m3", "e4m3")
+        out, lse, amax = tensors.attention(0.25, 0.5, 300.0, return_lse=True, return_amax=True)
+        self.assertEqual((len(lse.shape), amax.shape), (3, (2, HEADS)))
+        of_o = [max(abs(tensors.expected(i, [0.25], [0.5], [300.0])) for i in range(len(tensors.memory)) if i // DIM // ROWS % HEADS == h) for h in range(HEADS)]
+        for h in range(HEADS):
+            self.assertAlmostEqual(amax[1, h], of_o[h], delta=1e-4 * of_o[h])
+            self.assertLess(0, amax[0, h])
+        # What o is multiplied with before it is rounded, is in the factor of v.
+        scaled = 400 / max(of_o)
+        _, again = tensors.attention(0.25, 0.5, 300.0 * scaled, return_amax=True)
+        self.assertAlmostEqual(max(again[1, h] for h in range(HEADS)), 400, delta=0.1)
+        self.refused("return_amax is 1", lambda: tensors.attention(0.25, 0.5, 3.0, return_amax=1))
+        half = view((ctypes.c_uint16 * 64)(), "fp16", (1, 1, 8, 8))
+        self.refused("return_amax is True and q is fp16", lambda: flashcore.attention(half, half, half, out=half, return_amax=True))
+
     def test_outputs(self):
         for output in ("bf16", "fp16", "e4m3", "e5m2"):
             tensors = Tensors("e4m3", output)

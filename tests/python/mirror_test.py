@@ -60,6 +60,7 @@ class Call:
         self.causal, self.window = f.pop("causal"), (f.pop("window_left"), f.pop("window_right"))
         self.window_alignment, self.scale = f.pop("window_alignment"), f.pop("scale")
         self.scores = _scores.of_words(f.pop("softcap"), f.pop("alibi"), f.pop("sink"))
+        self.scores = _scores.with_amax(self.scores, f.pop("amax") == "head", dtype)
         # Larger than any index, of one element.
         words = {"float": 0, "int": 1, "bool": 2}
         tensors = re.findall(r"(\w+): (\w+)\[(\d)\]", f.pop("tensors") or "")
