@@ -10,7 +10,7 @@ from typing import Any
 from . import _arrays, _factors, _functions, _library, _plan, _scores, _varlen
 from ._arrays import View
 from ._functions import Functions
-from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
+from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
 from ._plan import Plan
 
 _LAYOUTS = {"NHD": (1, 2), "HND": (2, 1)}  # where the keys of a page and the heads stand
@@ -165,7 +165,7 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
             o_dtype=_plan.DTYPES[o.dtype], scaling=scaling, softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink,
             amax=scores.amax, lengths=_varlen._RAGGED, deterministic_batch=int(bool(deterministic_batch)), total_q=sizes.total_q, page_size=sizes.page_size, pages=sizes.pages, max_pages=sizes.max_pages,
             table_stride=sizes.table_stride,
-            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
+            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | GIVEN_TENSOR_STRIDES | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
             **functions.fields())  # fmt: skip
         return Plan(q.device, problem)
 

@@ -8,7 +8,7 @@ from typing import Any, Callable
 from . import _arrays, _factors, _functions, _library, _plan, _scores
 from ._arrays import View
 from ._functions import Functions, Given
-from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
+from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
 from ._plan import Plan
 
 _RAGGED = 1  # FC_LENGTHS_FULL
@@ -191,7 +191,7 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
             q=_strides("q", q), k=_strides("k", k), v=_strides("v", v), o=_strides("out", o), candidate=name or None, window_left=window[0],
             window_right=window[1], window_alignment=window_alignment, o_dtype=_plan.DTYPES[o.dtype], scaling=scaling,
             softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink, amax=scores.amax, lengths=_RAGGED, deterministic_batch=int(bool(deterministic_batch)), total_q=sizes.total_q, total_kv=sizes.total_kv,
-            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
+            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | GIVEN_TENSOR_STRIDES | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
             **functions.fields())  # fmt: skip
         return Plan(q.device, problem)
 

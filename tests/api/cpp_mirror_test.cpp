@@ -51,6 +51,7 @@ Attention in_cpp(const fc_attention& a) {
   if (a.softcap != 0) p.softcap = a.softcap;
   p.alibi = static_cast<fc_alibi>(a.alibi);
   p.sink = static_cast<fc_sink>(a.sink);
+  p.amax = static_cast<fc_amax>(a.amax);
   p.lengths = static_cast<fc_lengths>(a.lengths);
   p.deterministic_batch = a.deterministic_batch != 0;
   p.total_q = a.total_q;

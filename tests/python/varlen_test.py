@@ -86,6 +86,13 @@ class VarlenTest(unittest.TestCase):
         self.refused("bias has shape", bias=bias[:, :, :19])
         self.refused("column", score="s + gain[s]", tensors={"gain": gain})
 
+    def test_a_bias_may_be_one_element_repeated(self):
+        repeated = numpy.broadcast_to(numpy.float32(0.5), (4, HEADS, 20, 18))  # strides of 0 throughout
+        o, lse = self.run_it(return_lse=True, bias=repeated)
+        plain, plain_lse = self.run_it(return_lse=True)
+        numpy.testing.assert_allclose(o[:25], plain[:25], atol=1e-5)
+        numpy.testing.assert_allclose(lse[:, :25], plain_lse[:, :25] + 0.5, atol=1e-5)
+
     def test_some_keys_and_an_out(self):
         used = [4, 0, 0, 18]
         out = numpy.full_like(self.q, 7)
