@@ -189,14 +189,6 @@ struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 1
     }
   }
 
-  FC_DEVICE void note_scores(const Scores (&acc_s)[kFragments], tile::Cut cut) {
-#pragma unroll
-    for (int m = 0; m < kFragments; ++m) {
-      if (cut.any()) this->largest[m].template note<true>(acc_s[m]);
-      else this->largest[m].template note<false>(acc_s[m]);
-    }
-  }
-
   // 32 keys of 16 columns of V as two operands b: of the even columns, and of the odd ones.
   // ldmatrix.trans of 8 keys × 16 bytes gives lane (g, t) keys 2t and 2t + 1 of columns 2g and 2g + 1. Two of those, of
   // keys 0 to 7 and 8 to 15, are four keys of two columns, in the order in which ByteSoftmax packs P.
@@ -259,9 +251,12 @@ struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 1
       mark(Activity::kMask, block);
       if constexpr (T.token_factors) multiply_by_keys(acc_s, block);
       if constexpr (transforms_scores(T)) transform_scores(acc_s, block);
-      const tile::Cut cut = mask().template cut<C.block_n>(block, tile.first_row, last_row);
-      if (cut.any()) mask_scores(acc_s, block, cut);
-      if constexpr (T.amax) note_scores(acc_s, cut);
+      if (const tile::Cut cut = mask().template cut<C.block_n>(block, tile.first_row, last_row); cut.any())
+        mask_scores(acc_s, block, cut);
+      if constexpr (T.amax) {
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) this->largest[m].note(acc_s[m]);
+      }
       mark(Activity::kSoftmax, block);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {

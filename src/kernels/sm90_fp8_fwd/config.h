@@ -157,10 +157,12 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // And factors of rows beside functions and a wide O: 8 bytes under a causal mask.
   const bool both = t.ragged || (t.token_factors && padded_dim(t.head_dim_v) > 128);
   const int functions = (c.num_consumers >= 3 ? t.ragged || has_score(t) : both && has_score(t)) ? 8 : 0;
+  // Largest magnitudes of a ragged batch beside O of more than 128 columns: 4 to 28 bytes spilled.
+  const int largest = t.amax && t.ragged && padded_dim(t.head_dim_v) > 128 ? 24 : 0;
   // Of 160 registers such sums of 128 columns spilled 16 bytes, and 8 of a V that lies transposed.
   const int saved =
       c.block_n > 64 && c.num_consumers < 3 && shares_registers(c, t) && sum_is_like_scores(c, t) ? 24 : 0;
-  return extra + few + factors + functions - saved +
+  return extra + few + factors + functions + largest - saved +
          registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
 }
 

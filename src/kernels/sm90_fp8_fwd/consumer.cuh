@@ -214,12 +214,8 @@ struct Consumer : tile::Marks,
     mark(Activity::kMask, block);
     if constexpr (T.token_factors) multiply_by_keys(block, scores);
     if constexpr (transforms_scores(T)) transform_scores(block, scores);
-    if (const tile::Cut cut = cut_of(block); cut.any()) {
-      mask_scores(block, cut, scores);
-      if constexpr (T.amax) this->template note<true>(scores);
-    } else {
-      if constexpr (T.amax) this->template note<false>(scores);
-    }
+    if (const tile::Cut cut = cut_of(block); cut.any()) mask_scores(block, cut, scores);
+    if constexpr (T.amax) this->note(scores);
   }
   FC_DEVICE tile::Cut cut_of(int block) const {
     if constexpr (T.ragged) {

@@ -40,14 +40,15 @@ struct AmaxOfRows<true> {
   float of[2];
 
   FC_DEVICE void reset_amax() { of[0] = of[1] = 0.0f; }
-  // kMasked: of scores of which some may be hidden, as -inf.
-  template <bool kMasked, class Accumulator>
+  // Hidden scores are -inf. Asked of every block's: a branch for those without any made ptxas serialise wgmma beside O
+  // of more than 128 columns (C7511).
+  template <class Accumulator>
   FC_DEVICE void note(const Accumulator& scores) {
 #pragma unroll
     for (int i = 0; i < kElements<Accumulator>; ++i) {
       const float s = element(scores, i);
       const int r = row_of_element(i);
-      if (!kMasked || s != ptx::negative_infinity()) of[r] = larger(of[r], s);
+      if (s != ptx::negative_infinity()) of[r] = larger(of[r], s);
     }
   }
 };
