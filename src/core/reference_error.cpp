@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <vector>
 
 namespace flashcore {
 namespace {
@@ -84,33 +83,6 @@ class DistinctWeights {
   std::int64_t keys_ = 0, distinct_ = 0;
 };
 
-// Keys whose weights are the same round alike, all of them: their values meet one error. Left and right of a row's own key
-// ALiBi makes pairs of such keys.
-class WeightGroups {
- public:
-  void add(double relative, double rms, double uniform, double norm, double sum) {
-    keys_.push_back({static_cast<float>(relative), rms * norm, uniform * norm, uniform * sum});
-  }
-  // Calls each(rms, uniform, sums) with the sums over each group.
-  template <class Each>
-  void for_each_group(const Each& each) {
-    std::sort(keys_.begin(), keys_.end(), [](const Key& a, const Key& b) { return a.weight < b.weight; });
-    for (std::size_t i = 0; i < keys_.size();) {
-      double rms = 0, uniform = 0, sums = 0;
-      for (const float weight = keys_[i].weight; i < keys_.size() && keys_[i].weight == weight; ++i)
-        rms += keys_[i].rms, uniform += keys_[i].uniform, sums += keys_[i].sums;
-      each(rms, uniform, sums);
-    }
-  }
-
- private:
-  struct Key {
-    float weight;
-    double rms, uniform, sums;
-  };
-  std::vector<Key> keys_;
-};
-
 // Sums over a row that the errors are made of.
 struct RowSums {
   double o2 = 0, q2 = 0, mean_v = 0, mean_v2 = 0;
@@ -151,9 +123,6 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
   const double p_max = std::exp(scores.maximum - scores.lse), dim = static_cast<double>(head.head_dim);
   RowSums s;
   DistinctWeights weights;
-  // Where functions of scores may make them. Sorting a row's weights costs some of what its products do.
-  const bool grouped = fp8 && scores.function_most > 0;
-  WeightGroups groups;
   const bool is_exact = is_p_exact(head, what, row);
   // What is left of it: two products that are rounded each its own way make its exponent, which the row's sum has and P
   // has not.
@@ -180,21 +149,14 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
     const double uniform = is_exact ? kUniform * alone * p[j]
                            : fp8    ? error_of_p8(relative, kUniform) * p_max
                                     : kUniform * p_unit * p[j];
-    if (grouped) {
-      groups.add(relative, rms, uniform, norm, sum);
-    } else {
-      s.p_noise2 += rms * norm * (rms * norm);
-      s.p_budget2 += uniform * norm * (uniform * norm);
-      s.p_sums_budget2 += uniform * sum * (uniform * sum);
-    }
+    s.p_noise2 += rms * norm * (rms * norm);
+    s.p_budget2 += uniform * norm * (uniform * norm);
+    s.p_sums_budget2 += uniform * sum * (uniform * sum);
     s.p_most += uniform / kUniform * norm;
     s.p_sums_most += uniform / kUniform * std::abs(sum);
     weights.add(relative);
     if (fp8 && p[j] < kLostP8 * p_max) s.lost += pv;
   }
-  groups.for_each_group([&](double rms, double uniform, double sum) {
-    s.p_noise2 += rms * rms, s.p_budget2 += uniform * uniform, s.p_sums_budget2 += sum * sum;
-  });
   if (what.dtype == DType::kF16) s.tiny_p2 = 0x1p-50 * p_max * p_max * s.v2 / 3;
   s.rounds_alike = weights.round_alike(head.v_factors.empty());
   const float* k_norm = head.k_norm.data() + first;
