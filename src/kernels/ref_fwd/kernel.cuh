@@ -314,6 +314,32 @@ forward_fp8_paged(const __grid_constant__ Paged<Fp8ForwardParams> params) {
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_expressed(const __grid_constant__ Expressed<Fp8ForwardParams> params) {
+  attend<T, C>(params.plain.problem, &params.score, descales_of<T>(params.plain), &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_vdn_expressed(const __grid_constant__ Expressed<Fp8ForwardParams> params) {
+  attend<T, C, true>(params.plain.problem, &params.score, descales_of<T>(params.plain), &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Fp8ForwardParams>> params) {
+  const Ragged<Fp8ForwardParams>& all = params.all;
+  attend_ragged<T, C>(all.plain.problem, all.score, all.ragged, Descales{all.plain}, nullptr, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<Fp8ForwardParams>> params) {
+  const Paged<Fp8ForwardParams>& all = params.all;
+  attend_ragged<T, C>(all.plain.problem, all.score, all.ragged, Descales{all.plain}, &all.paged, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
 forward_quantised(const __grid_constant__ Quantised<ForwardParams> params) {
   attend<T, C>(params.plain, nullptr, descales_of_cache<T>(params));
 }

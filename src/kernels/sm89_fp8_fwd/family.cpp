@@ -18,7 +18,6 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
   }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_not_paged(problem)) return reason;
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
     if (limits.arch < 89)
@@ -40,6 +39,10 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
 
   // Hopper's wgmma before it, where there is a kernel of it for the problem.
   int preference(const Problem&, const DeviceLimits&) const override { return 89; }
+
+  std::optional<ListShape> list_shape(const AdaConfig& config) const override {
+    return ListShape{1, config.block_m, config.block_n};
+  }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     // Not tuned: no such GPU has run it. Two CTAs an SM fill each other's gaps in sm80_fwd, whose shapes these are,
@@ -79,7 +82,9 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
     set_forward_params(step, problem, layouts);
-    return one_step(std::move(step));
+    Program program = one_step(std::move(step));
+    add_lists<Fp8ForwardParams>(program, config, problem, layouts);
+    return program;
   }
 
  private:
