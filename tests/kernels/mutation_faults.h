@@ -82,14 +82,14 @@ inline constexpr const char* kBytesRaggedShort = "b12_h4_s30_d64_e4m3_raggedfull
 inline constexpr const char* kBytesNoKeys = "b6_h2_sq70_sk90_d48_e4m3_bshd_raggedrandom";
 inline constexpr const char* kBytesPaged = "b3_h2_hk1_sq5_sk50_d64_dv32_e4m3_perhead_raggedhalving_page16";
 inline constexpr const char* kBytesPagedParts = "b2_h2_hk1_sq40_sk150_d192_e4m3_causal_raggedhalving_page16";
+// Functions of the user's own, as kListed and kListedRagged have them.
 inline constexpr const char* kBytesListed =
     R"({"id":"b2_h2_hk1_sq150_sk170_d64_e4m3_perhead_causal","score":"s + bias[b, h, i, j]",)"
     R"("mask":"(j // 40 - h) % 3 != b || i % 64 == j % 50","tensors":"bias: float[4]"})";
 inline constexpr const char* kBytesListedRagged =
     R"({"id":"b3_h2_hk1_sq150_sk170_d64_e4m3_perhead_causal_bshd_raggedhalving","score":"s + bias[b, h, i, j]",)"
     R"("mask":"(j // 40 - h) % 3 != b || (seqlen_kv - j) % 64 == i % 50","tensors":"bias: float[4]"})";
-inline constexpr const char* kBytesScoreOfRows = R"({"id":"b1_h2_s70_d64_e4m3_pertoken","score":"2 * tanh(s / 2)"
-})";
+inline constexpr const char* kBytesScoreOfRows = R"({"id":"b1_h2_s70_d64_e4m3_pertoken","score":"tanh(s) * 2"})";
 inline constexpr const char* kBytesSoftcapOfRows = "b1_h2_s70_d64_e4m3_pertoken_softcap5";
 inline constexpr const char* kBytesOdd = "b1_h2_s70_d64_dv48_e4m3";
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
