@@ -232,7 +232,6 @@ void draw_v_layout(Problem& p, Draws& draws) {
 
 void draw_expressions(Problem& p, Draws& draws) {
   const bool has_score = draws.one_in(6), has_mask = draws.one_in(6);
-  if (p.is_8bit()) return;
   const Function score = has_score ? draws.pick(kScoreFunctions) : Function();
   const Function mask = has_mask ? draws.pick(kMaskFunctions) : Function();
   std::vector<ExpressionTensor> tensors = parse_tensors(score.tensors);

@@ -147,13 +147,6 @@ void check_expressions(const Problem& problem) {
     throw_internal("the tensors of {} and {} are not in the order of the texts", problem.score_text, problem.mask_text);
   for (const ExpressionUse use : {ExpressionUse::kScore, ExpressionUse::kMask})
     FC_CHECK(canonical_text(text_of_use(problem, use), use, problem.tensors) == text_of_use(problem, use));
-  const auto refuse = [](std::string_view what, std::string_view instead) {
-    throw_bad_input(
-        "score and mask functions (biases, masks as tensors, prefixes and documents are such) and {} do not go "
-        "together yet; leave the functions out, or {}",
-        what, instead);
-  };
-  if (problem.is_8bit()) refuse("8-bit q, k and v", "use fp16, bf16 or fp32");
   tensor_shapes(problem);
 }
 

@@ -148,5 +148,42 @@ TEST(Expressed, OfQuantisedCaches) {
   }
 }
 
+// The same of q, k and v of 8 bits, with a factor for all, for each key head, and for each row and key; of tiles of
+// several row groups, some of whose blocks only one of them sees; and of V that lies transposed.
+TEST(Expressed, OfEightBits) {
+  constexpr Decoding kCases[] = {
+      {"b2_h2_hk1_sq150_sk170_d64_e4m3_perhead_causal", "s + bias[b, h, i, j]",
+       "(j // 40 - h) % 3 != b || i % 64 == j % 50", "bias: float[4]"},
+      {"b1_h2_sq200_sk300_d64_e4m3_wl90", "", "i // 70 == j // 70 || j >= 290", ""},
+      {"b1_h2_hk1_sq130_sk150_d128_e4m3_ofp16_softcap5_alibi_sink", "where(j < i, s, -1e9)", "", ""},
+      {"b1_h2_sq70_sk150_d48_e4m3_pertoken_causal", "2 * tanh(s / 2)", "keep[b, j]", "keep: bool[2]"},
+      {"b1_h1_sq70_sk150_d64_e4m3_pertoken_softcap5_sink", "s - slope[h]", "", "slope: float[1]"},
+      {"b1_h2_sq70_sk150_d192_e4m3_causal", "s * (1 + h) - 0.01 * j", "j % 100 < 40 || i == j", ""},
+      {"b3_h2_hk1_sq150_sk170_d64_e4m3_causal_raggedhalving", "s + bias[b, h, i, j]",
+       "(j // 40 - h) % 3 != b || (seqlen_kv - j) % 64 == i % 50", "bias: float[4]"},
+      {"b5_h2_sq70_sk130_d64_e4m3_perhead_causal_wl90_softcap5_raggedrandom", "s - 0.02 * b * (seqlen_kv - j)",
+       "document_q[b, i] == document_kv[b, j] || j < 8 * b", "document_q: int[2], document_kv: int[2]"},
+      {"b3_h4_hk2_sq9_sk150_d64_e4m3_perhead_causal_raggedhalving_page16", "max(s, -1)", "h % 2 == 0 || j % 2 == 0",
+       ""},
+      {"b1_h2_sq40_sk90_d64_e4m3_vdn", "s + 0.1 * h", "(i + j) % 3 != 0", ""},
+      {"b1_h2_sq40_sk90_d64_e5m2", "s + 0.1 * h", "(i + j) % 3 != 0", ""},
+  };
+  for (const Decoding& one : kCases) {
+    Problem problem = Problem::parse(one.problem);
+    set_expressions(problem, one.score, one.mask, parse_tensors(one.tensors));
+    int takers = 0;
+    for (const char* candidate : {kRef, kDecode, kAda, "sm89_fp8_fwd", kSm90Fp8, kSm90Fp8Single, "sm90_fp8_fwd"}) {
+      const std::string name = candidate, family = name.substr(0, name.find(':'));
+      if (family_by_name(family).why_unsupported(problem, limits_of_arch("sm_90"))) continue;
+      ++takers;
+      EXPECT_EQ(run_on_emulator(device_sources(), candidate, {problem, Layout::kBshd}, 3).verdict(), "passed")
+          << candidate << " " << one.problem << " " << one.score << " " << one.mask;
+    }
+    // Pages, e5m2 and V that lies transposed have no kernels with functions but the naive one and that of few rows.
+    const bool is_usual = !problem.paged() && !problem.has_transposed_v() && problem.dtype == DType::kE4M3;
+    EXPECT_GE(takers, is_usual ? 6 : 1) << one.problem;
+  }
+}
+
 }  // namespace
 }  // namespace flashcore::testing

@@ -82,6 +82,14 @@ inline constexpr const char* kBytesRaggedShort = "b12_h4_s30_d64_e4m3_raggedfull
 inline constexpr const char* kBytesNoKeys = "b6_h2_sq70_sk90_d48_e4m3_bshd_raggedrandom";
 inline constexpr const char* kBytesPaged = "b3_h2_hk1_sq5_sk50_d64_dv32_e4m3_perhead_raggedhalving_page16";
 inline constexpr const char* kBytesPagedParts = "b2_h2_hk1_sq40_sk150_d192_e4m3_causal_raggedhalving_page16";
+// Functions of the user's own, as kListed and kListedRagged have them.
+inline constexpr const char* kBytesListed =
+    R"({"id":"b2_h2_hk1_sq150_sk170_d64_e4m3_perhead_causal","score":"s + bias[b, h, i, j]",)"
+    R"("mask":"(j // 40 - h) % 3 != b || i % 64 == j % 50","tensors":"bias: float[4]"})";
+inline constexpr const char* kBytesListedRagged =
+    R"({"id":"b3_h2_hk1_sq150_sk170_d64_e4m3_perhead_causal_bshd_raggedhalving","score":"s + bias[b, h, i, j]",)"
+    R"("mask":"(j // 40 - h) % 3 != b || (seqlen_kv - j) % 64 == i % 50","tensors":"bias: float[4]"})";
+inline constexpr const char* kBytesScoreOfRows = R"({"id":"b1_h2_s70_d64_e4m3_pertoken","score":"tanh(s) * 2"})";
 inline constexpr const char* kBytesSoftcapOfRows = "b1_h2_s70_d64_e4m3_pertoken_softcap5";
 inline constexpr const char* kBytesOdd = "b1_h2_s70_d64_dv48_e4m3";
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
@@ -215,6 +223,7 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kK80 = "sm80_fwd/kernel.cuh";
   static constexpr const char* kK89 = "sm89_fp8_fwd/kernel.cuh";
   static constexpr const char* kConsumer8 = "sm90_fp8_fwd/consumer.cuh";
+  static constexpr const char* kContext8 = "sm90_fp8_fwd/context.cuh";
   static constexpr const char* kLoader8 = "sm90_fp8_fwd/loader.cuh";
   static constexpr const char* kPagedLoader8 = "sm90_fp8_fwd/paged_loader.cuh";
   static constexpr const char* kTransposer8 = "sm90_fp8_fwd/transposer.cuh";
@@ -957,7 +966,7 @@ inline const std::vector<Mutation>& mutations() {
        "wrong result|uninitialised|deadlock"},
       {"sm80_list_of_a_place_among_pages", kSm80, kListedPaged, kK80, "k, params.k_stride, key_block(block))",
        "k, params.k_stride, block)", kWrong},
-      {"sm80_score_function_of_unscaled_scores", kSm80, kListed, kExpressed, "at.s = s * params->unit;", "at.s = s;",
+      {"sm80_score_function_of_unscaled_scores", kSm80, kListed, kExpressed, "return params->unit;", "return 1.0f;",
        kWrong},
       {"decode_function_of_the_first_head", kDecode, kPackedFunctions, kExpressedDecode,
        "run.head_kv * params.group_size + rows[r] - positions[r] * params.group_size, run.head_kv}",
@@ -977,6 +986,44 @@ inline const std::vector<Mutation>& mutations() {
       {"decode_factor_after_the_function", kDecode, kCodedFunctions, kKDecode,
        "has_quantised_cache(T) && !changes_scores(T) && !scales_q(T)",
        "has_quantised_cache(T) && !transforms_scores(T) && !scales_q(T)", kWrong},
+      // --- functions of the user's own of 8 bits ---
+      {"sm90_fp8_listed_block_not_masked", kSm90Fp8, kBytesListed, kConsumer8,
+       "if (tile::BlockList::use_of(this->entry, index) != tile::ListedUse::kFull)", "if (false)", kWrong},
+      {"sm90_fp8_list_use_of_another_row_group", kSm90Fp8, kBytesListed, kConsumer8,
+       "tile::BlockList::use_of(this->entry, index)", "tile::BlockList::use_of(this->entry, 1 - index)", kWrong},
+      {"sm90_fp8_list_of_another_row_group", kSm90Fp8, kBytesListed, kConsumer8,
+       "tile.list.of_group(context.expression_params, index)", "tile.list.of_group(context.expression_params, 0)",
+       "wrong result|deadlock|race"},
+      {"sm90_fp8_list_of_the_first_rows", kSm90Fp8, kBytesListed, kContext8, "tile.first_row / block_m(C))", "0)",
+       kWrong},
+      {"sm90_fp8_mask_of_another_head", kSm90Fp8, kBytesListed, kConsumer8,
+       "this->own_head = {batch, head_q, head_kv};", "this->own_head = {batch, head_kv, head_kv};", kWrong},
+      {"sm90_fp8_values_of_a_place", kSm90Fp8, kBytesListed, kLoader8,
+       "if constexpr (T.mask_expression) block = listed_block(tile, block);\n    if constexpr (takes_transposed_v(C))",
+       "if constexpr (takes_transposed_v(C))", kWrong},
+      {"sm90_fp8_cut_by_a_place", kSm90Fp8, kBytesListed, kConsumer8,
+       "if constexpr (T.mask_expression) block = tile::BlockList::block_of(this->entry);", "", kWrong},
+      {"sm90_fp8_blocks_after_the_list_not_skipped", kSm90Fp8, kBytesListed, kConsumer8,
+       "if constexpr (skips_after()) tile::skip_blocks(*this, work.skipped_after);", "",
+       "deadlock|race|wrong result|too many|arrived at twice"},
+      {"sm90_fp8_score_function_without_factors", kSm90Fp8, kBytesListed, kConsumer8,
+       "return context.expression_params->unit * this->factor_of_scores;", "return context.expression_params->unit;",
+       kWrong},
+      {"sm90_fp8_score_function_without_factors_of_rows", kSm90Fp8, kBytesScoreOfRows, kConsumer8,
+       "if constexpr (T.token_factors && !transforms_scores(T)) multiply_by_rows(scores);", "", kWrong},
+      {"sm90_fp8_function_of_a_sequence_by_itself", kSm90Fp8, kBytesListedRagged, kConsumer8,
+       "this->own_head = {batch, head_q, head_kv};", "this->own_head = {0, head_q, head_kv};", kWrong},
+      {"sm90_fp8_function_of_the_bounds", kSm90Fp8, kBytesListedRagged, kConsumer8,
+       "express<kMask>(at.own, at.first_row", "express<kMask>(context.problem, at.first_row",
+       "wrong result|out of bounds"},
+      {"sm89_listed_block_not_masked", kAda, kBytesListed, kK89,
+       "if (tile::BlockList::use_of(this->entry, 0) != tile::ListedUse::kFull)", "if (false)", kWrong},
+      {"sm89_keys_of_a_place", kAda, kBytesListed, kK89, "const int first_key = key_block(block) * C.block_n;",
+       "const int first_key = block * C.block_n;", kWrong},
+      {"sm89_score_function_without_factors", kAda, kBytesListed, kK89,
+       "if constexpr (!transforms_scores(T)) multiply_by_rows(acc_s[m], row);", "", kWrong},
+      {"sm89_function_of_a_sequence_by_itself", kAda, kBytesListedRagged, kK89, "return this->batch_entry;",
+       "return 0;", kWrong},
       // --- 8 bits by mma.sync ---
       {"sm89_wait_for_one_group_less", kAdaDeep, kBytes, kK89, "ptx::cp_async_wait<kStages - 2>();",
        "ptx::cp_async_wait<kStages - 1>();", "race|uninitialised|before"},
@@ -989,7 +1036,7 @@ inline const std::vector<Mutation>& mutations() {
       {"sm89_factors_of_the_first_entry", kAda, kBytesRagged, kK89, "const int entry = first_entry + tile.batch;",
        "const int entry = tile.batch;", kWrong},
       {"sm89_scores_without_their_factor", kAda, kBytesScored, kK89,
-       "tile::scale_rows(acc_s[m], {factor_of_scores, factor_of_scores});", "", kWrong},
+       "else tile::scale_rows(acc_s, {factor_of_scores, factor_of_scores});", "", kWrong},
       {"sm89_sink_without_the_exponent", kAda, kBytesScored, "tile/byte_softmax.cuh",
        "return add_sink(max_scaled[r] - static_cast<float>(kExponent),", "return add_sink(max_scaled[r],", kWrong},
       {"sm89_columns_exchanged", kAda, kBytes, kStore, "32 * (t % 2) + 16 * (t / 2)", "32 * (t / 2) + 16 * (t % 2)",
@@ -1018,8 +1065,8 @@ inline const std::vector<Mutation>& mutations() {
        "set_scales(0,", kWrong},
       {"sm90_fp8_ragged_factor_of_another_v", kSm90Fp8, kBytesRagged, kConsumer8, "descale_v(tile.batch, head_kv)}",
        "descale_v(0, head_kv)}", kWrong},
-      {"sm90_fp8_ragged_sequence_without_keys", kSm90Fp8, kBytesNoKeys, kConsumer8, "(!kBounded && !T.ragged)",
-       "!kBounded", "deadlock|wrong result"},
+      {"sm90_fp8_ragged_sequence_without_keys", kSm90Fp8, kBytesNoKeys, kConsumer8, "(!skips() && !T.ragged)",
+       "!skips()", "deadlock|wrong result"},
       {"sm90_fp8_ragged_slot_read", kSm90Fp8, kBytesRaggedShort, kBatchTiles,
        "ptx::bar_warp_sync();  // all lanes have read it\n      arrive_for_warp", "arrive_for_warp", "race"},
       {"sm90_fp8_ragged_slot_kept_by_transposers", kSm90Fp8, kBytesRaggedShort, kTransposer8,

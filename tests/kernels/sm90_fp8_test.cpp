@@ -1,11 +1,13 @@
 // sm90_fp8_fwd on the emulated GPU, and which configs it refuses.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 
 #include "core/error.h"
+#include "core/problem_expressions.h"
 #include "kernels/emulator_run.h"
 #include "kernels/family.h"
 #include "kernels/mutation_faults.h"
@@ -183,6 +185,31 @@ TEST(Sm90Fp8, RefusesWhatItCannotDo) {
   for (const char* id : {"b2_h1_s64_d64_e4m3_raggedfull_page1", "b2_h1_s64_d128_dv64_e4m3_raggedfull_page3",
                          "b2_h1_s64_d48_dv128_e4m3_raggedfull_page7"})
     EXPECT_NE(reason(id).find("pages of an odd number of keys"), std::string::npos) << id;
+  const auto reason_with_mask = [&](const char* id) {
+    Problem problem = Problem::parse(id);
+    set_expressions(problem, "", "i // 37 == j // 37", {});
+    return (*family)->why_unsupported(problem, limits).value_or("");
+  };
+  EXPECT_EQ(reason_with_mask("b1_h1_s64_d64_e4m3_pertoken"), "");
+  EXPECT_NE(reason_with_mask("b2_h1_s64_d64_e4m3_raggedfull_page2").find("lists of blocks"), std::string::npos);
+  EXPECT_NE(reason_with_mask("b1_h1_s64_d64_e4m3_vdn").find("v_layout dn with functions"), std::string::npos);
+}
+
+// O of which head dims a default config has with functions; 208, 224 and 240 columns no width of a sum divides.
+TEST(Sm90Fp8, FunctionsOfTheUsersOwnAtAllHeadDims) {
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  const Family& family = family_by_name("sm90_fp8_fwd");
+  for (int dim = 16; dim <= 256; dim += 16)
+    for (const char* rest : {"", "_causal", "_ofp16_causal_wl40_softcap5_alibi_sink", "_raggedfull"})
+      for (const auto& [score, mask] :
+           {std::pair("s + 0.1 * b[h]", ""), {"tanh(s)", ""}, {"", "i % 3 == 0"}, {"s + 0.1 * b[h]", "i % 3 == 0"}}) {
+        Problem problem = Problem::parse(fmt::format("b4_h16_s2048_d{}_e4m3{}", dim, rest));
+        const bool is_taken = !family.why_unsupported(problem, limits);
+        set_expressions(problem, score, mask,
+                        parse_tensors(std::string_view(score).ends_with("[h]") ? "b: float[1]" : ""));
+        EXPECT_EQ(family.why_unsupported(problem, limits).value_or(""), is_taken ? "" : "refused")
+            << dim << rest << " " << score << " " << mask;
+      }
 }
 
 TEST(Sm90Fp8, RefusesConfigsThatCannotBe) {
@@ -211,6 +238,16 @@ TEST(Sm90Fp8, RefusesConfigsThatCannotBe) {
                                      {"b1_h1_s64_d64_e4m3_pertoken", "2"},
                                      {"b1_h1_s64_d64_e4m3_vdn", "0"}})
     EXPECT_NE(reason(id, (shared + v_stages).c_str()).find("C7511"), std::string::npos) << id;
+  const auto reason_with_score = [&](const char* config) {
+    Problem problem = Problem::parse("b2_h1_s64_d64_e4m3");
+    set_expressions(problem, "s - 1e9", "", {});
+    return family
+        .why_invalid(family.space().parse(config, family.default_config(problem, limits), family.name()), problem,
+                     limits)
+        .value_or("");
+  };
+  EXPECT_EQ(reason_with_score("p_exponent=6"), "");
+  EXPECT_NE(reason_with_score("p_exponent=8").find("saturate"), std::string::npos);
   for (const char* config : {"p_exponent=4", "p_exponent=5"})
     EXPECT_THROW((void)reason("b1_h1_s64_d64_e4m3", config), Error) << config;
 }

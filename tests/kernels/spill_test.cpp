@@ -169,6 +169,15 @@ Problem draw_packed_problem_of_8_bits(std::mt19937_64& random, const std::vector
   return problem;
 }
 
+// Of 8 bits with functions of the user's own: dense, with a factor for all or for each row, or packed.
+Problem draw_expressed_problem_of_8_bits(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_scored_problem_of_8_bits(random, dtypes);
+  if (random() % 2 == 0) problem.softcap.reset(), problem.alibi = Alibi::kNone;
+  if (problem.scaling != Scaling::kToken && random() % 2 == 0) problem.lengths = Lengths::kFull;
+  add_functions(problem, random);
+  return problem;
+}
+
 // 16-bit ones, or 8-bit ones for a family that takes no others.
 std::vector<DType> dtypes_of(const Family& family) {
   const bool only_8bit =
@@ -237,6 +246,12 @@ TEST(SpillScored, NoAcceptedConfigOfSm89Fp8) {
 }
 TEST(SpillScored, NoAcceptedConfigOfSm90Fp8) {
   expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_scored_problem_of_8_bits);
+}
+TEST(SpillExpressed, NoAcceptedConfigOfSm90Fp8) {
+  expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_expressed_problem_of_8_bits);
+}
+TEST(SpillExpressed, NoAcceptedConfigOfSm89Fp8) {
+  expect_no_spills(family_by_name("sm89_fp8_fwd"), draw_expressed_problem_of_8_bits);
 }
 TEST(SpillPacked, NoAcceptedConfigOfSm90Fp8) {
   expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_packed_problem_of_8_bits);

@@ -329,6 +329,38 @@ forward_fp8_paged(const __grid_constant__ Paged<tile::Fp8Params<T>> params) {
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_expressed(const __grid_constant__ Expressed<tile::Fp8Params<T>> params) {
+  const Fp8ForwardParams& own = tile::plain_of(params.plain);
+  attend<T, C>(own.problem, &params.score, descales_of<T>(own), &params.expression, tile::amax_of(params.plain));
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_vdn_expressed(const __grid_constant__ Expressed<tile::Fp8Params<T>> params) {
+  const Fp8ForwardParams& own = tile::plain_of(params.plain);
+  attend<T, C, true>(own.problem, &params.score, descales_of<T>(own), &params.expression, tile::amax_of(params.plain));
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<tile::Fp8Params<T>>> params) {
+  const Ragged<tile::Fp8Params<T>>& all = params.all;
+  const Fp8ForwardParams& own = tile::plain_of(all.plain);
+  attend_ragged<T, C>(own.problem, all.score, all.ragged, Descales{own}, nullptr, &params.expression,
+                      tile::amax_of(all.plain));
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<tile::Fp8Params<T>>> params) {
+  const Paged<tile::Fp8Params<T>>& all = params.all;
+  const Fp8ForwardParams& own = tile::plain_of(all.plain);
+  attend_ragged<T, C>(own.problem, all.score, all.ragged, Descales{own}, &all.paged, &params.expression,
+                      tile::amax_of(all.plain));
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
 forward_quantised(const __grid_constant__ Quantised<ForwardParams> params) {
   attend<T, C>(params.plain, nullptr, descales_of_cache<T>(params));
 }

@@ -233,4 +233,27 @@ forward_quantised_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<
   Kernel<T, C>(all.plain.plain, &all.score, &all.ragged, &all.paged, &all.plain, &params.expression).run();
 }
 
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_fp8_expressed(const __grid_constant__ Expressed<Fp8Params> params) {
+  const Fp8Params& own = params.plain;
+  Kernel<with_cache_of_q(T), C>(own.plain, &params.score, nullptr, nullptr, &own, &params.expression).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_fp8_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Fp8Params>> params) {
+  const Ragged<Fp8Params>& all = params.all;
+  Kernel<with_cache_of_q(T), C>(all.plain.plain, &all.score, &all.ragged, nullptr, &all.plain, &params.expression)
+      .run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_fp8_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<Fp8Params>> params) {
+  const Paged<Fp8Params>& all = params.all;
+  Kernel<with_cache_of_q(T), C>(all.plain.plain, &all.score, &all.ragged, &all.paged, &all.plain, &params.expression)
+      .run();
+}
+
 }  // namespace flashcore::sm80_decode_fwd

@@ -54,6 +54,18 @@ constexpr int smem_bytes(const Config& c, const Traits& t) {
 // Where the instruction exists. For others NVRTC 13.0 makes it of two fp16 multiplies, whose operands it unpacks.
 constexpr bool multiplies_8_bits(int arch) { return arch == 89 || arch == 120; }
 
+// What functions of the user's own take, as in sm80_fwd: fitted to ten operations, documents, prefixes, boolean tensors
+// and biases. The operands of a score's function and of a mask's are on their way together.
+constexpr int registers_of_functions(const Config& c, const Traits& t) {
+  if (!has_expression(t)) return 0;
+  const int fragments = rows_per_warp(c) / 16, scores = fragments * c.block_n / 2;
+  const int both = t.score_expression && t.mask_expression && c.block_n > 32 ? 40 + scores / 2 : 0;
+  if (fragments == 1 && c.block_n <= 32) return 4;
+  const int ragged = t.ragged ? 16 : 0;  // the parameters of the sequence, beside those of the batch
+  const int two = fragments > 1 && t.score_expression ? 24 : 0;
+  return 16 + scores / 4 + two + both + ragged;
+}
+
 // Registers a thread cannot do without: accumulators of O and S, P, Q, sums that are to be promoted, fragments in
 // flight, addresses. The constants accept no spilling config in a sample over all architectures, head dims and fields
 // (tests/kernels/spill_test.cpp draws anew).
@@ -84,7 +96,8 @@ constexpr int registers_needed(const Config& c, const Traits& t, int arch) {
   const int capped = !multiplies_8_bits(arch) && t.softcap && c.block_n > 64 ? 28 : 0;
   // Two of a fragment; 96 keys of head dim 128 spilled 4 bytes in a ragged batch, 128 keys 20 in any.
   const int largest = !t.amax ? 0 : is_full ? 32 : 8 * fragments;
-  return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + ahead + functions + capped + factors + largest + 60;
+  return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + ahead + functions + capped + factors + largest +
+         registers_of_functions(c, t) + 60;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
@@ -94,6 +107,11 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (c.block_m % (16 * c.num_warps) != 0) return "block_m must be a multiple of 16 rows per warp (16 * num_warps)";
   if (rows_per_warp(c) > 32) return "more than 32 rows per warp: the accumulators exceed the register file";
   if (c.promote_keys > 0 && c.block_n % c.promote_keys != 0) return "promote_keys must divide block_n, or be 0";
+  if (has_expression(t) && c.block_n > 64)
+    return "blocks of more than 64 keys leave too few registers for functions of the user's own";
+  // As sm90_fp8_fwd.
+  if (t.score_expression && c.p_exponent > 6)
+    return "p_exponent 6: with 8, probabilities saturate where a score function hides keys by large numbers";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
     return "shared memory of the Q tile and the K/V ring exceeds the device's limit per CTA";
   // 1 KB of each CTA's shared memory is the system's.

@@ -18,7 +18,6 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
   }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_not_paged(problem)) return reason;
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
     if (limits.arch < 89)
@@ -43,6 +42,10 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
 
   bool keeps_bounds(const ConfigValues& values, const Problem& problem) const override {
     return are_sums_short(config_from<AdaConfig>(values).promote_keys, problem);
+  }
+
+  std::optional<ListShape> list_shape(const AdaConfig& config) const override {
+    return ListShape{1, config.block_m, config.block_n};
   }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
@@ -84,6 +87,8 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
     step.launch.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
     set_forward_params(step, problem, layouts);
     Program program = one_step(std::move(step));
+    if (problem.amax) add_lists<AmaxFp8ForwardParams>(program, config, problem, layouts);
+    else add_lists<Fp8ForwardParams>(program, config, problem, layouts);
     add_clear(program, config, problem);
     return program;
   }

@@ -10,6 +10,7 @@
 #include "kernels/tile/byte_softmax.cuh"
 #include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/epilogue.cuh"
+#include "kernels/tile/list_blocks.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/row_factors.cuh"
 #include "kernels/tile/scheduler.cuh"
@@ -29,7 +30,11 @@ struct SharedStorage {
 };
 
 template <Traits T, Config C>
-struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 16> {
+struct Forward : tile::KernelExpressions<has_expression(T)>,
+                 tile::ListOfTile<T.mask_expression>,
+                 tile::EntryOfTile<has_expression(T) && T.ragged>,
+                 tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 16>,
+                 tile::Marks {
   using Activity = tile::Activity;
   static constexpr int kDim = padded_k(T.head_dim), kDimV = T.head_dim_v;
   static constexpr int kThreads = threads_per_block(C);
@@ -67,8 +72,9 @@ struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 1
   tile::ByteSoftmax<C.p_exponent> softmax[kFragments];
   unsigned q_fragments[C.q_in_registers ? kFragments : 1][C.q_in_registers ? kDim / 32 : 1][4];
 
-  FC_DEVICE Forward(const ForwardParams& p, const Fp8ForwardParams& f, const ScoreParams* of_scores)
-      : params(p), factors(f), score{p, of_scores} {}
+  FC_DEVICE Forward(const ForwardParams& p, const Fp8ForwardParams& f, const ScoreParams* of_scores,
+                    const ExpressionParams* of_expressions)
+      : tile::KernelExpressions<has_expression(T)>(of_expressions), params(p), factors(f), score{p, of_scores} {}
 
   FC_DEVICE static int lane_index() { return ptx::tid_x() % 32; }
   FC_DEVICE static int warp_first_row() { return ptx::tid_x() / 32 * rows_per_warp(C); }  // within the tile
@@ -81,7 +87,13 @@ struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 1
     return shared + FC_OFFSET_OF(Storage, v) + stage * v_tile_bytes(C, T);
   }
 
-  FC_DEVICE int first_block() const { return T.bounded_left ? blocks.begin : 0; }
+  FC_DEVICE int first_block() const { return T.bounded_left && !T.mask_expression ? blocks.begin : 0; }
+
+  // The keys of a block, which may be the place of one in a list.
+  FC_DEVICE int key_block(int block) const {
+    if constexpr (T.mask_expression) return tile::BlockList::block_of(this->list.entry(this->expression_params, block));
+    else return block;
+  }
 
   // --- load -------------------------------------------------------------------------------------------------------
   // Strides are multiples of 16 bytes.
@@ -98,11 +110,12 @@ struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 1
   FC_DEVICE void load(int block) {
     if (block >= first_block()) {
       mark(Activity::kLoadK, block);
+      const int first_key = key_block(block) * C.block_n;
       TileQk::template copy_async<C.block_n, T.head_dim / 2, kThreads>(
-          address_k(block % kStages), k, params.k_stride.row / 2, block * C.block_n, params.seqlen_kv, ptx::tid_x());
+          address_k(block % kStages), k, params.k_stride.row / 2, first_key, params.seqlen_kv, ptx::tid_x());
       mark(Activity::kLoadV, block);
       TileV::template copy_async<C.block_n, T.head_dim_v / 2, kThreads>(
-          address_v(block % kStages), v, params.v_stride.row / 2, block * C.block_n, params.seqlen_kv, ptx::tid_x());
+          address_v(block % kStages), v, params.v_stride.row / 2, first_key, params.seqlen_kv, ptx::tid_x());
     }
     ptx::cp_async_commit();
   }
@@ -162,7 +175,7 @@ struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 1
   }
   // Of a fragment's scores: those that functions have made have the factors of their rows.
   FC_DEVICE auto scale_of_fragment(int m) const {
-    if constexpr (T.token_factors && !transforms_scores(T)) {
+    if constexpr (T.token_factors && !tile::changes_scores(T)) {
       const int row = row_of_fragment(m);
       return row_factors.scales(scale_log2, {row, row + 8});
     } else {
@@ -175,9 +188,35 @@ struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 1
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       const int row = row_of_fragment(m);
-      if constexpr (T.token_factors) tile::scale_rows(acc_s[m], row_factors.scales(1.0f, {row, row + 8}).of);
-      else tile::scale_rows(acc_s[m], {factor_of_scores, factor_of_scores});
+      multiply_by_rows(acc_s[m], row);
       score.apply(acc_s[m], slope, side, first_key, {row, row + 8});
+    }
+  }
+  FC_DEVICE void multiply_by_rows(Scores& acc_s, int row) const {
+    if constexpr (T.token_factors) tile::scale_rows(acc_s, row_factors.scales(1.0f, {row, row + 8}).of);
+    else tile::scale_rows(acc_s, {factor_of_scores, factor_of_scores});
+  }
+
+  // For functions.
+  FC_DEVICE int batch_entry_of_tile() const {
+    if constexpr (has_expression(T) && T.ragged) return this->batch_entry;
+    else return tile.batch;
+  }
+  // The user's score function on a block of scores, or the mask function.
+  template <bool kMask>
+  FC_DEVICE void express(Scores (&acc_s)[kFragments], int block) {
+    const int first_key = block * C.block_n + tile::column_of_lane(lane_index());
+    const tile::Expressions<> functions = {params, this->expression_params};
+    const tile::Head head = {batch_entry_of_tile(), tile.head_q, tile.head_kv};
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      const int row = row_of_fragment(m);
+      if constexpr (kMask) {
+        functions.mask(acc_s[m], head, first_key, {row, row + 8});
+      } else {
+        if constexpr (!transforms_scores(T)) multiply_by_rows(acc_s[m], row);
+        functions.score(acc_s[m], head, first_key, {row, row + 8});
+      }
     }
   }
   FC_DEVICE void mask_scores(Scores (&acc_s)[kFragments], int block, tile::Cut cut) {
@@ -247,12 +286,18 @@ struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 1
     Probabilities p[kFragments];
     {
       Scores acc_s[kFragments];
+      if constexpr (T.mask_expression) this->entry = this->list.entry(this->expression_params, block);
       scores(acc_s, block);
       mark(Activity::kMask, block);
-      if constexpr (T.token_factors) multiply_by_keys(acc_s, block);
-      if constexpr (transforms_scores(T)) transform_scores(acc_s, block);
-      if (const tile::Cut cut = mask().template cut<C.block_n>(block, tile.first_row, last_row); cut.any())
-        mask_scores(acc_s, block, cut);
+      int keys = block;
+      if constexpr (T.mask_expression) keys = tile::BlockList::block_of(this->entry);
+      if constexpr (T.token_factors) multiply_by_keys(acc_s, keys);
+      if constexpr (transforms_scores(T)) transform_scores(acc_s, keys);
+      if constexpr (T.score_expression) express<false>(acc_s, keys);
+      if (const tile::Cut cut = mask().template cut<C.block_n>(keys, tile.first_row, last_row); cut.any())
+        mask_scores(acc_s, keys, cut);
+      if constexpr (T.mask_expression)
+        if (tile::BlockList::use_of(this->entry, 0) != tile::ListedUse::kFull) express<true>(acc_s, keys);
       if constexpr (T.amax) {
 #pragma unroll
         for (int m = 0; m < kFragments; ++m) this->largest[m].note(acc_s[m]);
@@ -346,10 +391,16 @@ struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 1
       const float factor =
           tile::descale(factors.descale_q, entry, tile.head_kv) * tile::descale(factors.descale_k, entry, tile.head_kv);
       factor_of_scores = factor;
-      scale_log2 = transforms_scores(T) ? params.scale_log2 : params.scale_log2 * factor;
+      scale_log2 = tile::changes_scores(T) ? params.scale_log2 : params.scale_log2 * factor;
     }
     last_row = tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
-    blocks = mask().template blocks<C.block_n>(tile.first_row, last_row);
+    if constexpr (T.mask_expression) {
+      this->list =
+          tile::BlockList::of(*this->expression_params, batch_entry_of_tile(), tile.head_q, tile.first_row / C.block_m);
+      blocks = {0, this->list.count(this->expression_params)};
+    } else {
+      blocks = mask().template blocks<C.block_n>(tile.first_row, last_row);
+    }
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       softmax[m].reset();
@@ -362,8 +413,9 @@ struct Forward : tile::Marks, tile::AmaxOfFragments<T.amax, rows_per_warp(C) / 1
 };
 
 template <Traits T, Config C>
-FC_DEVICE void attend(const Fp8ForwardParams& params, const ScoreParams* of_scores, float* amax) {
-  Forward<T, C> cta(params.problem, params, of_scores);
+FC_DEVICE void attend(const Fp8ForwardParams& params, float* amax, const ScoreParams* of_scores,
+                      const ExpressionParams* of_expressions = nullptr) {
+  Forward<T, C> cta(params.problem, params, of_scores, of_expressions);
   if constexpr (T.amax) cta.amax = amax;
   cta.begin_role(tile::Role::kWarp);
   const int count = C.persistent ? tile::tile_count(params.problem, C.block_m) : ptx::ctaid_x() + 1;
@@ -375,11 +427,11 @@ FC_DEVICE void attend(const Fp8ForwardParams& params, const ScoreParams* of_scor
 // sequence is a batch of one.
 template <Traits T, Config C>
 FC_DEVICE void attend_ragged(const Fp8ForwardParams& params, const ScoreParams& of_scores, const RaggedParams& ragged,
-                             float* amax) {
+                             float* amax, const ExpressionParams* of_expressions = nullptr) {
   const ForwardParams& bounds = params.problem;
   ForwardParams one = bounds;
   ScoreParams score = of_scores;
-  Forward<T, C> cta(one, params, &score);
+  Forward<T, C> cta(one, params, &score, of_expressions);
   if constexpr (T.amax) cta.amax = amax;
   cta.begin_role(tile::Role::kWarp);
   const int count = C.persistent ? tile::tile_count(bounds, C.block_m) : ptx::ctaid_x() + 1;
@@ -387,6 +439,7 @@ FC_DEVICE void attend_ragged(const Fp8ForwardParams& params, const ScoreParams& 
     cta.mark(tile::Activity::kSetUp);
     const tile::TileIndex at = tile::tile_at(bounds, index, C.block_m);
     const tile::Sequence sequence = tile::sequence_at(ragged, bounds, at.batch);
+    if constexpr (has_expression(T)) cta.batch_entry = at.batch;
     one = tile::params_of<T>(bounds, ragged, sequence, at.head_q);
     score = tile::score_params_of<T>(of_scores, bounds.heads_q, at.batch);
     if (sequence.bad) {
@@ -403,19 +456,32 @@ FC_DEVICE void attend_ragged(const Fp8ForwardParams& params, const ScoreParams& 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_fp8(const __grid_constant__ tile::Fp8Params<T> params) {
-  attend<T, C>(tile::plain_of(params), nullptr, tile::amax_of(params));
+  attend<T, C>(tile::plain_of(params), tile::amax_of(params), nullptr);
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_fp8_scored(const __grid_constant__ Scored<tile::Fp8Params<T>> params) {
-  attend<T, C>(tile::plain_of(params.plain), &params.score, tile::amax_of(params.plain));
+  attend<T, C>(tile::plain_of(params.plain), tile::amax_of(params.plain), &params.score);
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_fp8_ragged(const __grid_constant__ Ragged<tile::Fp8Params<T>> params) {
   attend_ragged<T, C>(tile::plain_of(params.plain), params.score, params.ragged, tile::amax_of(params.plain));
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_fp8_expressed(const __grid_constant__ Expressed<tile::Fp8Params<T>> params) {
+  attend<T, C>(tile::plain_of(params.plain), tile::amax_of(params.plain), &params.score, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_fp8_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<tile::Fp8Params<T>>> params) {
+  const Ragged<tile::Fp8Params<T>>& all = params.all;
+  attend_ragged<T, C>(tile::plain_of(all.plain), all.score, all.ragged, tile::amax_of(all.plain), &params.expression);
 }
 
 }  // namespace flashcore::sm89_fp8_fwd

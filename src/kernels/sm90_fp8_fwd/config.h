@@ -144,6 +144,20 @@ constexpr int pv_parts(const Config& c, const Traits& t) {
   if (shares_registers(c, t) && 2 * pv_columns(c, t) != c.block_n) return 1;
   return tile::min_int(pv_chunks(c, t), 2);
 }
+constexpr bool has_both_functions(const Traits& t) { return t.score_expression && t.mask_expression; }
+// The operands of a score's function and of a mask's, elements of tensors among them, are on their way together; those
+// of a score's and factors of rows and keys too.
+constexpr int registers_of_functions(const Config& c, const Traits& t) {
+  const int columns = padded_dim(t.head_dim_v);
+  const int mask = t.mask_expression && c.block_n > (columns > 128 ? 32 : 64) ? 24 : 0;
+  const int both = !has_both_functions(t) ? 0
+                   : c.block_n <= 32      ? 4
+                   : columns <= 128       ? (columns > 64 ? 44 : 24)
+                   : c.num_consumers == 2 ? 32
+                                          : 0;
+  const int factors = !t.token_factors || !t.score_expression ? 0 : c.block_n <= 32 ? 36 : t.mask_expression ? 56 : 48;
+  return mask + both + factors;
+}
 constexpr int registers_needed(const Config& c, const Traits& t) {
   const int scores = c.block_n / 2, sums = sum_registers(c, t, pv_parts(c, t));
   // Sums that are added while scores are computed cost ptxas more.
@@ -162,8 +176,35 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // Of 160 registers such sums of 128 columns spilled 16 bytes, and 8 of a V that lies transposed.
   const int saved =
       c.block_n > 64 && c.num_consumers < 3 && shares_registers(c, t) && sum_is_like_scores(c, t) ? 24 : 0;
-  return extra + few + factors + functions + largest - saved +
+  return extra + few + factors + functions + registers_of_functions(c, t) + largest - saved +
          registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
+}
+
+// What functions of the user's own do not go with. Fitted to ten operations, documents, prefixes, boolean tensors and
+// biases.
+constexpr const char* why_no_functions(const Config& c, const Traits& t) {
+  const bool is_wide = t.head_dim > 128 || t.head_dim_v > 128;
+  if (c.promote_every > 1 || (c.promote_every == 0 && is_wide))
+    return "sums that outlive a block leave too few registers for functions of the user's own: promote_every 1, or 0 "
+           "up to 128 columns";
+  if (c.num_consumers > 2 && (t.mask_expression || t.ragged || t.token_factors))
+    return "the producer beside three consumers has too few registers for a mask function's lists, and for a score "
+           "function beside ragged batches or factors of rows";
+  if (c.block_n > 64 && (has_both_functions(t) || t.token_factors))
+    return "blocks of more than 64 keys leave too few registers for a score function beside a mask function, and for "
+           "functions beside factors of rows";
+  if (c.block_n > 96 && t.mask_expression)
+    return "blocks of more than 96 keys leave too few registers for a mask function";
+  if (c.block_n > 64 && (c.num_consumers > 2 || is_wide))
+    return "blocks of more than 64 keys leave three consumers, and those of more than 128 columns, too few registers "
+           "for functions of the user's own";
+  if (t.mask_expression && c.num_stages > 2 && is_wide)
+    return "more than two stages leave the producer too few registers for a mask function's lists beside more than 128 "
+           "columns";
+  // Beyond scores of 2^27 their exponents' steps are 16, to which 2^8 of probabilities is rounded up, and 6 down to 0.
+  if (t.score_expression && c.p_exponent > 6)
+    return "p_exponent 6: with 8, probabilities saturate where a score function hides keys by large numbers";
+  return nullptr;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
@@ -198,6 +239,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "a ragged batch's tiles are counted on the device: only CTAs that go round them (scheduler=1 or 2)";
   if (t.paged && c.num_consumers > 2)
     return "the producer beside three consumers has too few registers for a paged cache";
+  if (has_expression(t)) {
+    if (const char* reason = why_no_functions(c, t)) return reason;
+  }
   if (c.scheduler == Scheduler::kOneTile && c.q_stages == 2)
     return "a second Q stage is for the next tile, and with one tile per CTA (scheduler=0) there is none";
   return nullptr;

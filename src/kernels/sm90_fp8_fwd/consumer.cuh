@@ -33,7 +33,9 @@ template <Traits T, Config C>
 struct Consumer : tile::Marks,
                   tile::SlopeOfTile<has_score(T)>,
                   tile::WholeKeys<T.ragged>,
-                  FactorOfScores<transforms_scores(T), typename tile::ScoreScale<T.token_factors>::Type>,
+                  tile::HeadOfTile<has_expression(T)>,
+                  tile::ListOfTile<T.mask_expression>,
+                  FactorOfScores<tile::changes_scores(T), typename tile::ScoreScale<T.token_factors>::Type>,
                   tile::AmaxOfRows<T.amax> {
   using Activity = tile::Activity;
   static constexpr int kBlockN = C.block_n;
@@ -46,6 +48,9 @@ struct Consumer : tile::Marks,
   static constexpr int kParts = pv_parts(C, T);
   static constexpr bool kShared = shares_registers(C, T);
   static constexpr bool kBounded = tile::Mask<T, ForwardParams>::kBounded;
+  // Whether a tile may have blocks that none of the consumer's rows sees, before those that some see and after them.
+  FC_DEVICE static constexpr bool skips() { return kBounded || T.mask_expression; }
+  FC_DEVICE static constexpr bool skips_after() { return T.bounded_left || T.mask_expression; }
 
   using DescriptorQ = tile::ByteDescriptor<kWidthQ>;
   using DescriptorK = tile::ByteDescriptor<width_of(T.head_dim)>;
@@ -85,7 +90,7 @@ struct Consumer : tile::Marks,
         first_vt(DescriptorVt::of(owner.vt(0))) {}
 
   // Whether much is done to scores before the softmax.
-  FC_DEVICE static constexpr bool transforms() { return transforms_scores(T) || T.token_factors; }
+  FC_DEVICE static constexpr bool transforms() { return tile::changes_scores(T) || T.token_factors; }
 
   FC_DEVICE static int warp() { return ptx::tid_x() % 128 / 32; }
   FC_DEVICE static int lane() { return ptx::tid_x() % 32; }
@@ -209,13 +214,21 @@ struct Consumer : tile::Marks,
   }
 
   // --- a block ------------------------------------------------------------------------------------------------------
-  // From what was multiplied to what the softmax takes.
+  // From what was multiplied to what the softmax takes. `block` may be the place of one in a list.
   FC_DEVICE void finish_scores(int block, float (&scores)[kScores]) {
     mark(Activity::kMask, block);
+    if constexpr (T.mask_expression) block = tile::BlockList::block_of(this->entry);
     if constexpr (T.token_factors) multiply_by_keys(block, scores);
     if constexpr (transforms_scores(T)) transform_scores(block, scores);
+    if constexpr (T.score_expression) express_scores(block, scores);
     if (const tile::Cut cut = cut_of(block); cut.any()) mask_scores(block, cut, scores);
+    if constexpr (T.mask_expression) {
+      if (tile::BlockList::use_of(this->entry, index) != tile::ListedUse::kFull) express<true>(block, scores);
+    }
     if constexpr (T.amax) this->note(scores);
+  }
+  FC_DEVICE void take_entry(int place) {
+    if constexpr (T.mask_expression) this->entry = this->list.entry(context.expression_params, place);
   }
   FC_DEVICE tile::Cut cut_of(int block) const {
     if constexpr (T.ragged) {
@@ -238,7 +251,7 @@ struct Consumer : tile::Marks,
     }
   }
   FC_DEVICE void transform_scores(int block, float (&scores)[kScores]) {
-    tile::scale_rows(scores, {tile::scale_of(this->factor_of_scores, 0), tile::scale_of(this->factor_of_scores, 1)});
+    multiply_by_rows(scores);
     const int first_key = block * kBlockN + tile::column_of_lane(lane());
     if constexpr (T.ragged) {
       const tile::SlotRows at = own_rows();
@@ -251,6 +264,38 @@ struct Consumer : tile::Marks,
       score.apply(scores, this->slope, score.template side<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1),
                   first_key, {row(first_row, 0), row(first_row, 1)});
     }
+  }
+  // The user's score function on scores, or the mask function.
+  template <bool kMask>
+  FC_DEVICE void express(const ForwardParams& problem, int first, int block, float (&scores)[kScores]) {
+    // Of a score's and a mask's function elements of many keys would spill.
+    const tile::Expressions<ForwardParams, has_both_functions(T) ? 8 : 0> functions = {problem,
+                                                                                       context.expression_params};
+    const int first_key = block * kBlockN + tile::column_of_lane(lane());
+    const int rows[2] = {row(first, 0), row(first, 1)};
+    if constexpr (kMask) functions.mask(scores, this->own_head, first_key, rows);
+    else if constexpr (transforms_scores(T) || T.token_factors)
+      functions.score(scores, this->own_head, first_key, rows);
+    else
+      functions.score(scores, this->own_head, first_key, rows,
+                      [&] { return context.expression_params->unit * this->factor_of_scores; });
+  }
+  template <bool kMask>
+  FC_DEVICE void express(int block, float (&scores)[kScores]) {
+    if constexpr (T.ragged) {
+      const tile::SlotRows at = own_rows();
+      express<kMask>(at.own, at.first_row, block, scores);
+    } else {
+      express<kMask>(context.problem, first_row, block, scores);
+    }
+  }
+  // Where nothing else is made of scores, one multiplication brings the factors and the unit.
+  FC_DEVICE void express_scores(int block, float (&scores)[kScores]) {
+    if constexpr (T.token_factors && !transforms_scores(T)) multiply_by_rows(scores);
+    express<false>(block, scores);
+  }
+  FC_DEVICE void multiply_by_rows(float (&scores)[kScores]) const {
+    tile::scale_rows(scores, {tile::scale_of(this->factor_of_scores, 0), tile::scale_of(this->factor_of_scores, 1)});
   }
   // Of a ragged batch: read again rather than kept.
   FC_DEVICE tile::SlotRows own_rows() const { return context.rows_in(ring_tile.stage(), index * kRowsPerConsumer); }
@@ -411,20 +456,29 @@ struct Consumer : tile::Marks,
       this->whole_end = mask.end_of(at.first_row);
       this->whole_begin = mask.begin_of(at.first_row + kRowsPerConsumer - 1);
       set_scales(at.tile.batch, at.tile.head_q, at.tile.head_q / (context.problem.heads_q / context.problem.heads_kv));
+      if constexpr (T.mask_expression) {
+        this->list = context.list_of(at.tile);
+        return tile::share_of_list(at.tile.blocks.end, this->list.of_group(context.expression_params, index));
+      }
       const int last_row = min_int(at.first_row + kRowsPerConsumer, at.tile.len_q) - 1;
       return tile::share_of_blocks<T.bounded_left, 1>(at.tile.blocks,
                                                       mask.template blocks<kBlockN>(at.first_row, last_row), 0);
     } else {
-      const tile::Tile tile = context.tile_at(number);
+      const auto tile = context.tile_at(number);
       first_row = tile.first_row + index * kRowsPerConsumer;
       set_scales(tile.batch, tile.head_q, tile.head_kv);
+      if constexpr (T.mask_expression) {
+        this->list = tile.list;
+        return tile::share_of_list(tile.blocks.end, tile.list.of_group(context.expression_params, index));
+      }
       const int last_row = min_int(first_row + kRowsPerConsumer, context.problem.seqlen_q) - 1;
       return tile::share_of_blocks<T.bounded_left, 1>(tile.blocks,
                                                       context.mask().template blocks<kBlockN>(first_row, last_row), 0);
     }
   }
-  // By the factors of q and k; and ALiBi's slope.
+  // By the factors of q and k; ALiBi's slope; and what functions go by.
   FC_DEVICE void set_scales(int batch, int head_q, int head_kv) {
+    if constexpr (has_expression(T)) this->own_head = {batch, head_q, head_kv};
     const Fp8ForwardParams& factors = context.params.fp8;
     const float scale = context.problem.scale_log2;
     if constexpr (has_score(T)) this->slope = context.score().slope(batch, head_q);
@@ -432,14 +486,14 @@ struct Consumer : tile::Marks,
     if constexpr (T.token_factors) {
       const auto of_rows = tile::RowFactors::of(factors.descale_q, batch, head_q, context.problem.seqlen_q);
       const int rows[2] = {row(first_row, 0), row(first_row, 1)};
-      if constexpr (transforms_scores(T))
+      if constexpr (tile::changes_scores(T))
         this->factor_of_scores = of_rows.scales(1.0f, rows), scale_log2 = {{scale, scale}};
       else scale_log2 = of_rows.scales(scale, rows);
       key_factors = tile::RowFactors::of(factors.descale_k, batch, head_kv, context.problem.seqlen_kv);
     } else {
       const float factor =
           tile::descale(factors.descale_q, batch, head_kv) * tile::descale(factors.descale_k, batch, head_kv);
-      if constexpr (transforms_scores(T)) this->factor_of_scores = factor, scale_log2 = scale;
+      if constexpr (tile::changes_scores(T)) this->factor_of_scores = factor, scale_log2 = scale;
       else scale_log2 = scale * factor;
     }
   }
@@ -457,11 +511,15 @@ struct Consumer : tile::Marks,
   // Unnormalised O of the rows, all keys.
   FC_DEVICE void attend(const tile::BlockShare& work) {
     int block = work.first_block;
+    take_entry(block);
     tile::set_zero(acc_o);
     first_block(block);
     release_last_slab();
 #pragma unroll 1
-    for (--block; ptx::opaque(block) >= work.last_block; --block) next_block(block);
+    for (--block; ptx::opaque(block) >= work.last_block; --block) {
+      take_entry(block);
+      next_block(block);
+    }
     acquire_v();
     add_pv();
     release_v();
@@ -490,8 +548,7 @@ struct Consumer : tile::Marks,
       return {tile.first_row + index * kRowsPerConsumer + context.problem.seqlen_q - tile.len_q, tile.head_q,
               tile.first_q + tile.len_q, descale_v(tile.batch, head_kv)};
     } else {
-      const tile::Tile tile =
-          context.tile_at(ptx::opaque(number));  // found again rather than kept through the main loop
+      const auto tile = context.place_of(ptx::opaque(number));  // found again rather than kept through the main loop
       return {first_row, tile.head_q, tile.batch, descale_v(tile.batch, tile.head_kv)};
     }
   }
@@ -546,13 +603,13 @@ struct Consumer : tile::Marks,
     for (int number = next_number(); number >= 0; number = next_number()) {
       mark(Activity::kSetUp);
       const tile::BlockShare work = begin_tile(number);
-      if constexpr (kBounded) tile::skip_blocks(*this, work.skipped);
+      if constexpr (skips()) tile::skip_blocks(*this, work.skipped);
       mark(Activity::kWaitQ);
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), index), ring_q.parity());
       // Without a mask every row sees keys, but those of a sequence that has none.
-      if ((!kBounded && !T.ragged) || work.has_keys()) attend(work);
+      if ((!skips() && !T.ragged) || work.has_keys()) attend(work);
       else init_empty_row();
-      if constexpr (T.bounded_left) tile::skip_blocks(*this, work.skipped_after);
+      if constexpr (skips_after()) tile::skip_blocks(*this, work.skipped_after);
       store(number);
       if constexpr (C.q_stages == 1) release_slab(0);
       ring_q.advance();

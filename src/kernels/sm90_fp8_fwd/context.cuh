@@ -9,6 +9,7 @@
 #include "kernels/sm90_fp8_fwd/params.h"
 #include "kernels/tile/batch_tiles.cuh"
 #include "kernels/tile/byte_tile.cuh"
+#include "kernels/tile/expressed.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/pipeline.cuh"
 #include "kernels/tile/scheduler.cuh"
@@ -49,7 +50,8 @@ using TileVt = tile::ByteTile<padded_dim(T.head_dim_v), C.block_n, width_of_keys
 using PagedKernelParams = Paged<PoolParams<ptx::TensorMap>>;
 
 template <Traits T, Config C>
-struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
+struct Context : tile::KernelExpressions<has_expression(T)>,
+                 tile::KernelPool<T.paged, PagedKernelParams>,
                  tile::RaggedContext<Context<T, C>, T, block_m(C), block_m(C), C.block_n, kTileSlots> {
   using Storage = SharedStorage<T, C>;
   static_assert(sizeof(Storage) == smem_bytes(C, T));
@@ -62,8 +64,9 @@ struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
   const RaggedParams* const ragged_params;
 
   FC_DEVICE Context(const Params<ptx::TensorMap>& p, const ScoreParams* score, const RaggedParams* ragged,
-                    const PagedKernelParams* paged)
-      : tile::KernelPool<T.paged, PagedKernelParams>(paged),
+                    const ExpressionParams* expression, const PagedKernelParams* paged)
+      : tile::KernelExpressions<has_expression(T)>(expression),
+        tile::KernelPool<T.paged, PagedKernelParams>(paged),
         params(p),
         problem(p.fp8.problem),
         score_params(score),
@@ -94,12 +97,24 @@ struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
 
   FC_DEVICE tile::Score<T> score() const { return {problem, score_params}; }
 
-  FC_DEVICE tile::Tile tile_at(int number) const {
-    tile::Tile tile = {
-        tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, problem, number, block_m(C)), {}};
-    tile.blocks =
-        mask().template blocks<C.block_n>(tile.first_row, min_int(tile.first_row + block_m(C), problem.seqlen_q) - 1);
-    return tile;
+  // Without its blocks, which are read from memory where they are listed.
+  FC_DEVICE auto place_of(int number) const {
+    if constexpr (!T.mask_expression) return tile_at(number);
+    else return tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, problem, number, block_m(C));
+  }
+  FC_DEVICE auto tile_at(int number) const {
+    if constexpr (T.mask_expression) {
+      tile::ListedTile tile = {{place_of(number), {}}, {}};
+      tile.list = tile::BlockList::of(*this->expression_params, tile.batch, tile.head_q, tile.first_row / block_m(C));
+      tile.blocks = {0, tile.list.count(this->expression_params)};
+      return tile;
+    } else {
+      tile::Tile tile = {
+          tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, problem, number, block_m(C)), {}};
+      tile.blocks =
+          mask().template blocks<C.block_n>(tile.first_row, min_int(tile.first_row + block_m(C), problem.seqlen_q) - 1);
+      return tile;
+    }
   }
 };
 

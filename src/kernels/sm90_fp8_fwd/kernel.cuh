@@ -14,6 +14,7 @@
 #include "kernels/sm90_fp8_fwd/paged_loader.cuh"
 #include "kernels/sm90_fp8_fwd/params.h"
 #include "kernels/sm90_fp8_fwd/transposer.cuh"
+#include "kernels/tile/list_blocks.cuh"
 
 namespace flashcore::sm90_fp8_fwd {
 
@@ -43,8 +44,8 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
 template <Traits T, Config C>
 FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ptx::TensorMap* k_odd,
                       const ScoreParams* score = nullptr, const RaggedParams* ragged = nullptr,
-                      const PagedKernelParams* paged = nullptr) {
-  const Context<T, C> context(params, score, ragged, paged);
+                      const ExpressionParams* expression = nullptr, const PagedKernelParams* paged = nullptr) {
+  const Context<T, C> context(params, score, ragged, expression, paged);
   const int warp = ptx::shfl_idx(ptx::tid_x() / 32, 0);
   // Of a ragged batch by a thread with less to do: the first ones read the boundaries.
   if (ptx::tid_x() == (T.ragged ? threads_per_block(C) - 32 : 0)) init_barriers(context);
@@ -92,6 +93,13 @@ forward_fp8_scored(const __grid_constant__ Scored<Params<ptx::TensorMap>> params
   attend<T, C>(params.plain, nullptr, &params.score);
 }
 
+// Functions of the user's own, with built-in ones or without.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_expressed(const __grid_constant__ Expressed<Params<ptx::TensorMap>> params) {
+  attend<T, C>(params.plain, nullptr, &params.score, nullptr, &params.expression);
+}
+
 // Sequences of different lengths, with a function of scores or without.
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
@@ -99,11 +107,17 @@ forward_fp8_ragged(const __grid_constant__ Ragged<Params<ptx::TensorMap>> params
   attend<T, C>(params.plain, nullptr, &params.score, &params.ragged);
 }
 
-// The same with K and V in pages.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Params<ptx::TensorMap>>> params) {
+  attend<T, C>(params.all.plain, nullptr, &params.all.score, &params.all.ragged, &params.expression);
+}
+
+// As forward_fp8_ragged, with K and V in pages.
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_paged(const __grid_constant__ PagedKernelParams params) {
-  attend<T, C>(params.plain.plain, nullptr, &params.score, &params.ragged, &params);
+  attend<T, C>(params.plain.plain, nullptr, &params.score, &params.ragged, nullptr, &params);
 }
 
 }  // namespace flashcore::sm90_fp8_fwd

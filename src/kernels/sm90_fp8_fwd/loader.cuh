@@ -41,7 +41,12 @@ struct Loader {
                                tile.head_q, tile.batch);
     if (part == C.num_consumers - 1) ring_q.advance();
   }
+  // The keys of a place in the tile's list. Asked for before the wait for a slot, under which the entry arrives.
+  FC_DEVICE int listed_block(const LoadedTile& tile, int place) const {
+    return tile::BlockList::block_of(tile.list.entry(context.expression_params, place));
+  }
   FC_DEVICE void load_k(const LoadedTile& tile, int block) {
+    if constexpr (T.mask_expression) block = listed_block(tile, block);
     marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);
     marks.mark(tile::Activity::kLoadK, block);
@@ -66,6 +71,7 @@ struct Loader {
     }
   }
   FC_DEVICE void load_v(const LoadedTile& tile, int block) {
+    if constexpr (T.mask_expression) block = listed_block(tile, block);
     if constexpr (takes_transposed_v(C)) load_columns(tile, block);
     else load_rows(tile, block);
   }

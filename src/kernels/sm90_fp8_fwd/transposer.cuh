@@ -81,10 +81,12 @@ struct Transposer {
 
   // Of 16 columns: of a tile, and of a part of V at most.
   static constexpr int kChunks = padded_dim(T.head_dim_v) / 16, kChunksOfPart = width_of(T.head_dim_v) / 16;
-  // Pieces in 32 registers. A mask takes some of them to find the tile's blocks, a counter to ask it; and of one stage
-  // of V ptxas keeps addresses.
+  // Pieces in 32 registers. A mask takes some of them to find the tile's blocks or their list, a counter to ask it; and
+  // of one stage of V ptxas keeps addresses.
   static constexpr int kMostInFlight =
-      T.bounded_left || T.bounded_right || C.scheduler == Scheduler::kCounter || C.v_stages == 1 ? 2 : 3;
+      T.bounded_left || T.bounded_right || T.mask_expression || C.scheduler == Scheduler::kCounter || C.v_stages == 1
+          ? 2
+          : 3;
 
   FC_DEVICE int next_number(Ring<kTileSlots>& ring_tile) {
     marks.mark(tile::Activity::kWaitTile);

@@ -1,6 +1,7 @@
 #pragma once
 // A problem's own functions on accumulators, and the lists of blocks that its mask leaves.
 
+#include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/tile/accumulator.cuh"
 #include "kernels/tile/expression_params.h"
@@ -43,8 +44,9 @@ struct KernelExpressions<true> {
   FC_DEVICE explicit KernelExpressions(const ExpressionParams* params) : expression_params(params) {}
 };
 
-// Params: the kernel's parameters, with seqlen_q and seqlen_kv.
-template <class Params = ForwardParams>
+// Params: the kernel's parameters, with seqlen_q and seqlen_kv. kAtOnce: scores of a lane whose elements of tensors are
+// on their way together, 0 all of a block: for kernels that have few registers left.
+template <class Params = ForwardParams, int kAtOnce = 0>
 struct Expressions {
   const Params& problem;
   const ExpressionParams* params;
@@ -55,9 +57,14 @@ struct Expressions {
   // subtracts, and 2^64 is infinity in fp16.
   template <class Accumulator, class Heads>
   FC_DEVICE void score(Accumulator& scores, const Heads& head, int first_key, const int (&rows)[2]) const {
+    score(scores, head, first_key, rows, [&] { return params->unit; });
+  }
+  // The same of scores in units of what `unit` gives.
+  template <class Accumulator, class Heads, class Unit>
+  FC_DEVICE void score(Accumulator& scores, const Heads& head, int first_key, const int (&rows)[2], Unit unit) const {
     for_each<user::kScoreReadsTensors>(scores, head, first_key, rows, [&](float& s, expression::Variables& at) {
       constexpr float kLog2E = 1.44269504088896340736f;
-      at.s = s * params->unit;
+      at.s = s * unit();
       s = user::score(at, params->score_tensors) * kLog2E;
     });
   }
@@ -88,6 +95,9 @@ struct Expressions {
       at.i = own[row_of_element(i)];
       at.j = first_key + column_of_element(i);
       if constexpr (kInside) at.j = min_int(at.j, problem.seqlen_kv - 1);
+      if constexpr (kInside && kAtOnce > 0) {
+        if (i > 0 && i % kAtOnce == 0) ptx::bar_warp_sync();  // for ptxas alone
+      }
       function(element(scores, i), at);
     }
   }
