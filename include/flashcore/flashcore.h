@@ -204,7 +204,7 @@ typedef struct fc_attention {
   int64_t total_q;  /* of a ragged batch: rows of q and o. Rows that no sequence has are neither read nor written */
   int64_t total_kv; /* rows of k and v */
   /* Functions of the caller's own, as docs/expressions.md has them: "s + bias[h, i, j]", "j <= i"; null or empty: none.
-   * Not with q of 8 bits. Since ABI version 7, like the next four fields; with a quantised cache since 12 */
+   * Since ABI version 7, like the next four fields; with a quantised cache since 12, with q of 8 bits since 13 */
   const char* score;
   const char* mask;
   const fc_tensor* tensors; /* that the two name, tensor_count of them, each of which is named */

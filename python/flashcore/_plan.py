@@ -388,7 +388,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         sink: float32 [heads], a logit for each query head that joins each row's sum and log-sum-exp and has no value (gpt-oss).
             It is neither scaled nor capped; -inf is none.
         score: what becomes of a score after softcap and ALiBi, as a text: "s + slope[h] * (j - i)". Of s, b, h, hk, i, j, seqlen_q,
-            seqlen_kv and `tensors`; docs/expressions.md has the language. Not with arrays of 8 bits, yet.
+            seqlen_kv and `tensors`; docs/expressions.md has the language.
         mask: which of the pairs within causal and window are visible: a text, "j <= i && doc[b, i] == doc[b, j]", or an array of bool
             that broadcasts to [batch, heads, seqlen_q, seqlen_kv], True where visible.
         tensors: {name: array} of what score and mask name: float32, int32 or bool, on q's device, of any strides from 0 on, at least as

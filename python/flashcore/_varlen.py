@@ -135,7 +135,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
             have none of their own, as they may in `attention`.
         score, mask, tensors, bias: as of `attention`, by each sequence's own rows and keys: i and j count from its first ones, seqlen_q and
             seqlen_kv are its lengths, and b is its place in the batch. Arrays have the bounds, [batch, heads, max_seqlen_q, max_seqlen_kv]
-            or what broadcasts to it; what they hold past a sequence's end is not read. Not with arrays of 8 bits, yet.
+            or what broadcasts to it; what they hold past a sequence's end is not read.
         prefix: as of `attention`: a number of keys, or int32 [batch].
         deterministic_batch: a row's bits depend on its own sequence alone, not on the others of the batch, nor on max_seqlen_kv; among
             batches with a max_seqlen_q of up to 16, and among those above. It chooses the kernel, without regard to speed, and does not go

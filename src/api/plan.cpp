@@ -330,15 +330,17 @@ void Plan::check_amax(const Addresses& addresses) const {
   const void* values = addresses[AddressOf(Operand::kAmax).index()];
   if (!problem_.amax) {
     if (values)
-      throw_bad_input("amax is given, and {} does not ask for largest magnitudes; give null, or make the plan with "
-                      "FC_AMAX_HEAD",
-                      problem_.id());
+      throw_bad_input(
+          "amax is given, and {} does not ask for largest magnitudes; give null, or make the plan with "
+          "FC_AMAX_HEAD",
+          problem_.id());
     return;
   }
   if (!values)
-    throw_bad_input("amax is null; give the address of [2, heads_q] fp32 on {} to fc_plan_launch_operands, or make the "
-                    "plan with FC_AMAX_NONE",
-                    context_->info().id);
+    throw_bad_input(
+        "amax is null; give the address of [2, heads_q] fp32 on {} to fc_plan_launch_operands, or make the "
+        "plan with FC_AMAX_NONE",
+        context_->info().id);
   if (reinterpret_cast<std::uintptr_t>(values) % alignof(float) != 0)
     throw_bad_input("amax is at {}, which is no multiple of {} bytes; give another address", values, alignof(float));
   const std::int64_t bytes = problem_.amax_count() * static_cast<std::int64_t>(sizeof(float));

@@ -377,7 +377,8 @@ void fill_from_id(const char* id, fc_attention* problem) {
   fc_attention made = request_of_id(id);
   if (size < sizeof(fc_attention) && (made.v_layout != FC_V_ND || made.amax != FC_AMAX_NONE))
     throw_bad_input(
-        "problem id '{}' has v transposed or largest magnitudes, which an fc_attention of struct_size {} has no field for; build with a "
+        "problem id '{}' has v transposed or largest magnitudes, which an fc_attention of struct_size {} has no field "
+        "for; build with a "
         "header of ABI version 11",
         excerpt(id), size);
   if (size < kTenthSize && made.page_size != 0)

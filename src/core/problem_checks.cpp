@@ -78,8 +78,9 @@ void Problem::validate() const {
     throw_bad_input("v_layout is dn and {}; leave it out: only dense q, k and v of 8 bits may have v transposed",
                     is_8bit() ? "the batch is ragged" : fmt::format("dtype is {}", to_string(dtype)));
   if (amax && !is_8bit())
-    throw_bad_input("amax is head and dtype is {}; leave it out: largest magnitudes are written of 8-bit q, k and v only",
-                    to_string(dtype));
+    throw_bad_input(
+        "amax is head and dtype is {}; leave it out: largest magnitudes are written of 8-bit q, k and v only",
+        to_string(dtype));
   if (kv_dtype == DType::kInt4 && (head_dim % 2 != 0 || head_dim_v % 2 != 0))
     throw_bad_input("kv_dtype is int4 and head_dim is {} and head_dim_v {}; give even ones: two columns share a byte",
                     head_dim, head_dim_v);

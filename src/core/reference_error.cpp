@@ -255,7 +255,8 @@ double error_of_largest(const PackedHead& head, std::int64_t first, const Refere
                         const ScoreStatistics& scores, const RowSums& s, const ReferenceRow& row) {
   const float* k_norm = head.k_norm.data() + first;
   const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
-  const double norms = what.scale * row.q_factor * std::sqrt(s.q2) * longest_k, dim = static_cast<double>(head.head_dim);
+  const double norms = what.scale * row.q_factor * std::sqrt(s.q2) * longest_k,
+               dim = static_cast<double>(head.head_dim);
   const bool functions = slopes != nullptr || scores.function_most > 0;
   const double given = functions ? norms : *row.amax;
   const double random = 2 * norms * kUlpF32 + error_of_fp8_score(norms, 0, dim);

@@ -13,14 +13,13 @@ namespace {
 
 std::uint64_t key_of(const AttentionArgs& args) {
   std::uint64_t key = 0;
-  for (const void* address :
-       {args.q, args.k, args.v, static_cast<const void*>(args.o), static_cast<const void*>(args.lse),
-        static_cast<const void*>(args.descale_q), static_cast<const void*>(args.descale_k),
-        static_cast<const void*>(args.descale_v), static_cast<const void*>(args.sink),
-        static_cast<const void*>(args.alibi), static_cast<const void*>(args.cu_seqlens_q),
-        static_cast<const void*>(args.cu_seqlens_kv), static_cast<const void*>(args.seqused_kv),
-        static_cast<const void*>(args.seqused_q), static_cast<const void*>(args.block_table),
-        static_cast<const void*>(args.amax)})
+  for (const void* address : {args.q, args.k, args.v, static_cast<const void*>(args.o),
+                              static_cast<const void*>(args.lse), static_cast<const void*>(args.descale_q),
+                              static_cast<const void*>(args.descale_k), static_cast<const void*>(args.descale_v),
+                              static_cast<const void*>(args.sink), static_cast<const void*>(args.alibi),
+                              static_cast<const void*>(args.cu_seqlens_q), static_cast<const void*>(args.cu_seqlens_kv),
+                              static_cast<const void*>(args.seqused_kv), static_cast<const void*>(args.seqused_q),
+                              static_cast<const void*>(args.block_table), static_cast<const void*>(args.amax)})
     key = (key ^ reinterpret_cast<std::uintptr_t>(address)) * 0x9e3779b97f4a7c15u;
   for (const void* address : args.tensors)
     key = (key ^ reinterpret_cast<std::uintptr_t>(address)) * 0x9e3779b97f4a7c15u;

@@ -190,11 +190,11 @@ TEST(Fp8Api, WritesLargestMagnitudes) {
         for (std::int64_t j = 0; j < 5; ++j) {
           double dot = 0;
           for (std::int64_t d = 0; d < 8; ++d)
-            dot += e4m3.at(call.q, ((b * 4 + h) * 3 + row) * 8 + d) * e4m3.at(call.k, ((b * 2 + h / 2) * 5 + j) * 8 + d);
+            dot +=
+                e4m3.at(call.q, ((b * 4 + h) * 3 + row) * 8 + d) * e4m3.at(call.k, ((b * 2 + h / 2) * 5 + j) * 8 + d);
           score = std::max(score, std::abs(dot * dq * dk / std::sqrt(8.0)));
         }
-        for (std::int64_t d = 0; d < 8; ++d)
-          o = std::max(o, std::abs(call.expected(b, h, row, d, {dq}, {dk}, {dv})));
+        for (std::int64_t d = 0; d < 8; ++d) o = std::max(o, std::abs(call.expected(b, h, row, d, {dq}, {dk}, {dv})));
       }
     EXPECT_NEAR(amax[static_cast<std::size_t>(h)], score, 1e-5 * score) << h;
     EXPECT_NEAR(amax[static_cast<std::size_t>(4 + h)], o, 1e-4 * o) << h;
@@ -207,9 +207,8 @@ TEST(Fp8Api, WritesLargestMagnitudes) {
     EXPECT_NE(std::string(fc_last_error()).find(text), std::string::npos) << fc_last_error();
   };
   refused("amax is null", [](fc_operands& o) { o.amax = nullptr; });
-  refused("no multiple of 4 bytes", [](fc_operands& o) {
-    o.amax = reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(o.amax) + 1);
-  });
+  refused("no multiple of 4 bytes",
+          [](fc_operands& o) { o.amax = reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(o.amax) + 1); });
   refused("amax at", [&](fc_operands& o) { o.amax = reinterpret_cast<float*>(call.o.data()); });
   refused("overlaps descale_q", [&](fc_operands& o) { o.descale_q = o.amax + 7; });
   refused("fc_operands.struct_size", [](fc_operands& o) { o.struct_size -= 1; });

@@ -92,13 +92,13 @@ TEST(ProblemFieldsTest, JsonHasEveryField) {
   const Problem p =
       Problem::parse("b2_h8_hk2_sq3_sk70_d64_dv32_bf16_causaltl_wl7_scale0.5_softcap30_alibibatch_sink_raggedfull");
   const nlohmann::json expected = {
-      {"batch", 2},           {"heads_q", 8},      {"heads_kv", 2},     {"seqlen_q", 3},
-      {"seqlen_kv", 70},      {"head_dim", 64},    {"head_dim_v", 32},  {"dtype", "bf16"},
-      {"causal", "top_left"}, {"window_left", 7},  {"window_right", 0}, {"window_alignment", "top_left"},
-      {"scale", 0.5},         {"o_dtype", "bf16"}, {"scaling", "none"}, {"softcap", 30},
-      {"alibi", "batch"},     {"sink", "head"},    {"amax", "none"},  {"lengths", "full"}, {"page_size", 0},
-      {"tensors", nullptr},   {"score", nullptr},  {"mask", nullptr},   {"kv_dtype", "bf16"},
-      {"v_layout", "nd"}};
+      {"batch", 2},           {"heads_q", 8},       {"heads_kv", 2},     {"seqlen_q", 3},
+      {"seqlen_kv", 70},      {"head_dim", 64},     {"head_dim_v", 32},  {"dtype", "bf16"},
+      {"causal", "top_left"}, {"window_left", 7},   {"window_right", 0}, {"window_alignment", "top_left"},
+      {"scale", 0.5},         {"o_dtype", "bf16"},  {"scaling", "none"}, {"softcap", 30},
+      {"alibi", "batch"},     {"sink", "head"},     {"amax", "none"},    {"lengths", "full"},
+      {"page_size", 0},       {"tensors", nullptr}, {"score", nullptr},  {"mask", nullptr},
+      {"kv_dtype", "bf16"},   {"v_layout", "nd"}};
   EXPECT_EQ(problem_json(p), expected);
   EXPECT_EQ(problem_json(Problem())["window_left"], nullptr);
   EXPECT_EQ(problem_json(Problem())["softcap"], nullptr);

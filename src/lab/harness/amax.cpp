@@ -57,9 +57,10 @@ std::optional<std::string> find_wrong_amax(const PlacedProblem& problem, const R
                          range.least, range.most);
     const std::optional<float> stored = largest_stored(outputs.o, head);
     if (stored && round_to(problem.output_dtype(), of_o) != *stored)
-      return fmt::format("the largest magnitude of o of head {} is said to be {}, which is stored as {}, and {} is the "
-                         "largest stored",
-                         head, of_o, round_to(problem.output_dtype(), of_o), *stored);
+      return fmt::format(
+          "the largest magnitude of o of head {} is said to be {}, which is stored as {}, and {} is the "
+          "largest stored",
+          head, of_o, round_to(problem.output_dtype(), of_o), *stored);
   }
   return std::nullopt;
 }

@@ -17,7 +17,7 @@ namespace flashcore {
 
 struct AttentionOutputs {
   HostTensor o;
-  std::vector<float> lse;  // [batch, heads_q, seqlen_q], or [heads_q, total_q] of a ragged batch
+  std::vector<float> lse;        // [batch, heads_q, seqlen_q], or [heads_q, total_q] of a ragged batch
   std::vector<float> amax = {};  // [2, heads_q], of a problem that asks for largest magnitudes
 };
 bool bitwise_equal(const AttentionOutputs& a, const AttentionOutputs& b);

@@ -22,8 +22,9 @@ std::size_t bytes_of(const std::vector<Element>& elements) {
 std::size_t bytes_of(const Reference& r) {
   const ScaleLimits& limits = r.scale_limits;
   return bytes_of(r.o) + bytes_of(r.lse) + bytes_of(r.ideal_o) + bytes_of(r.ideal_lse) + bytes_of(r.predicted_o) +
-         bytes_of(r.predicted_lse) + bytes_of(r.amax) + bytes_of(r.amax_error) + bytes_of(r.budgets) + bytes_of(r.head_of_row) + bytes_of(limits.of_head) +
-         bytes_of(limits.of_column) + bytes_of(r.lse_limits.of_sum) + bytes_of(r.lse_limits.of_norm);
+         bytes_of(r.predicted_lse) + bytes_of(r.amax) + bytes_of(r.amax_error) + bytes_of(r.budgets) +
+         bytes_of(r.head_of_row) + bytes_of(limits.of_head) + bytes_of(limits.of_column) +
+         bytes_of(r.lse_limits.of_sum) + bytes_of(r.lse_limits.of_norm);
 }
 
 struct RowDifference {
