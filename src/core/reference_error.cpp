@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 namespace flashcore {
 namespace {
@@ -83,6 +85,41 @@ class DistinctWeights {
   std::int64_t keys_ = 0, distinct_ = 0;
 };
 
+// How far the rounding of a row's weights to e4m3 moves their sum, weighted with the lengths of their values. Weights that
+// lie close to each other, in pairs left and right of a row's own key (ALiBi) or in few steps, round alike, and their
+// errors add up where values have one sign. Which way depends on the number that P is scaled by, and on nothing that the
+// reference knows: the worst of some is taken.
+class CoherentRounding {
+ public:
+  void add(double relative, double norm) {
+    for (int i = 0; i < kScales; ++i) {
+      const float scale = kLeast * kSteps[i];
+      sums_[i] += error_of(static_cast<float>(relative) * scale) / scale * norm;
+    }
+  }
+  double largest() const {
+    double largest = 0;
+    for (const double sum : sums_) largest = std::max(largest, std::abs(sum));
+    return largest;
+  }
+
+ private:
+  static constexpr int kScales = 8;
+  static constexpr float kLeast = static_cast<float>(kLeastScaleOfP8);
+  static constexpr float kSteps[kScales] = {1,         1.0905077f, 1.1892071f, 1.2968396f,  // 2^(i / 8)
+                                            1.4142135f, 1.5422108f, 1.6817929f, 1.8340081f};
+  // Of what is not negative and within e4m3's range.
+  static float error_of(float x) {
+    constexpr float kLeastNormal = 0x1p-6f, kStep = 0x1p-9f;
+    if (x < kLeastNormal) return std::nearbyint(x / kStep) * kStep - x;
+    constexpr int kDropped = 23 - 3;  // bits of the mantissa
+    auto bits = std::bit_cast<std::uint32_t>(x);
+    bits += (1u << (kDropped - 1)) - 1 + (bits >> kDropped & 1);
+    return std::bit_cast<float>(bits & ~((1u << kDropped) - 1)) - x;
+  }
+  double sums_[kScales] = {};
+};
+
 // Sums over a row that the errors are made of.
 struct RowSums {
   double o2 = 0, q2 = 0, mean_v = 0, mean_v2 = 0;
@@ -92,6 +129,7 @@ struct RowSums {
   double p_budget2 = 0, p_sums_budget2 = 0;  // the same by errors anywhere within a unit; and of the sum of o
   double p_most = 0, p_sums_most = 0;        // the same where all of P's errors are as large as they can be
   bool rounds_alike = false;                 // as other rows do
+  double coherent = 0;                       // of o, by P's errors beyond what they would be if they were independent
   double lost = 0;                           // p |v| that 8-bit P may round to 0
   double v2 = 0;
   double score = 0;    // the rms error of a score
@@ -123,6 +161,7 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
   const double p_max = std::exp(scores.maximum - scores.lse), dim = static_cast<double>(head.head_dim);
   RowSums s;
   DistinctWeights weights;
+  CoherentRounding rounding;
   const bool is_exact = is_p_exact(head, what, row);
   // What is left of it: two products that are rounded each its own way make its exponent, which the row's sum has and P
   // has not.
@@ -155,8 +194,11 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
     s.p_most += uniform / kUniform * norm;
     s.p_sums_most += uniform / kUniform * std::abs(sum);
     weights.add(relative);
+    if (fp8 && !is_exact) rounding.add(relative, norm * p_max);
     if (fp8 && p[j] < kLostP8 * p_max) s.lost += pv;
   }
+  constexpr double kOfChance = 3;  // standard deviations, of the worst of eight sums
+  s.coherent = std::max(0.0, rounding.largest() - kOfChance * std::sqrt(s.p_noise2));
   if (what.dtype == DType::kF16) s.tiny_p2 = 0x1p-50 * p_max * p_max * s.v2 / 3;
   s.rounds_alike = weights.round_alike(head.v_factors.empty());
   const float* k_norm = head.k_norm.data() + first;
@@ -221,6 +263,8 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   } else {
     budget.scale_variance += scaled_rounding2 + s.o2 * s.p_budget2;
     budget.bias_variance += rounding2 + s.p_sums_budget2;
+    budget.scale_systematic += norm * s.coherent;
+    budget.bias_systematic += std::sqrt(dim) * s.coherent;
   }
   return budget;
 }
@@ -244,7 +288,7 @@ namespace {
 double worst_of_rows(const RowSums& s, double other, double columns) {
   const double one_key = s.rounds_alike ? 1 : s.mean_v > 0 ? std::min(1.0, s.noise2 / (s.mean_v * s.mean_v)) : 0;
   const double independent = kBoundFactor * slack(1 / std::max(one_key, 1e-12)) * std::sqrt(s.p_noise2);
-  const double of_p = s.rounds_alike ? s.p_most : std::min(s.p_most, independent);
+  const double of_p = s.rounds_alike ? s.p_most : std::min(s.p_most, independent + s.coherent);
   const double of_others = kBoundFactor * slack(columns) * other;
   return std::sqrt(of_others * of_others + of_p * of_p + 2 * one_key * of_others * of_p);
 }

@@ -159,7 +159,9 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // why_invalid allows.
   const bool many_columns = acc_o >= (has_quantised_cache(t) ? 56 : 80);
   const bool few_warps = c.key_warps < 4 && (keys_per_warp(c) > 16 || many_columns);
-  const int expressions = !has_expression(t) || acc_o >= 112 ? 0 : few_warps ? 48 : 16;
+  // Beside the widest O, keys of another width: 8 bytes of fp16 with three stages and more.
+  const int beside_widest = t.head_dim == t.head_dim_v ? 0 : c.num_stages > 2 ? 24 : 16;
+  const int expressions = !has_expression(t) ? 0 : acc_o >= 112 ? beside_widest : few_warps ? 48 : 16;
   return acc_o + acc_s + q + rest + functions + expressions + codes + uneven;
 }
 

@@ -231,8 +231,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (registers_needed(c, t) > consumer_registers(c))
     return "accumulators of O, S and P do not fit a consumer's registers";
   if (c.num_consumers >= 3 && c.block_n > 64 && shares_registers(c, t) &&
-      (t.ragged || has_score(t) || t.token_factors || t.amax || takes_transposed_v(c)))
-    return "three consumers whose sums of P·V share the registers of more than 64 keys' scores have too few for "
+      (t.bounded_left || t.ragged || has_score(t) || t.token_factors || t.amax || takes_transposed_v(c)))
+    return "three consumers whose sums of P·V share the registers of more than 64 keys' scores have too few for windows, "
            "ragged batches, functions of scores, factors of rows, largest magnitudes and V that lies transposed: wgmma "
            "is serialised (C7511)";
   if (t.ragged && c.scheduler == Scheduler::kOneTile)
