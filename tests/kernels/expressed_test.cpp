@@ -172,16 +172,26 @@ TEST(Expressed, OfEightBits) {
     Problem problem = Problem::parse(one.problem);
     set_expressions(problem, one.score, one.mask, parse_tensors(one.tensors));
     int takers = 0;
-    for (const char* candidate : {kRef, kDecode, kAda, "sm89_fp8_fwd", kSm90Fp8, kSm90Fp8Single, "sm90_fp8_fwd"}) {
-      const std::string name = candidate, family = name.substr(0, name.find(':'));
-      if (family_by_name(family).why_unsupported(problem, limits_of_arch("sm_90"))) continue;
+    for (const std::string& candidate :
+         {std::string(kRef), std::string(kDecode), std::string(kAda), std::string("sm89_fp8_fwd"),
+          std::string(kSm90Fp8), with(kSm90Fp8Single, "block_n", 64), std::string("sm90_fp8_fwd")}) {
+      const std::size_t colon = candidate.find(':');
+      const Family& family = family_by_name(candidate.substr(0, colon));
+      const DeviceLimits limits = limits_of_arch("sm_90");
+      if (family.why_unsupported(problem, limits)) continue;
+      // Some leave too few registers for some of these.
+      if (colon != candidate.npos &&
+          family.why_invalid(
+              family.space().parse(candidate.substr(colon + 1), family.default_config(problem, limits), family.name()),
+              problem, limits))
+        continue;
       ++takers;
       EXPECT_EQ(run_on_emulator(device_sources(), candidate, {problem, Layout::kBshd}, 3).verdict(), "passed")
           << candidate << " " << one.problem << " " << one.score << " " << one.mask;
     }
     // Pages, e5m2 and V that lies transposed have no kernels with functions but the naive one and that of few rows.
     const bool is_usual = !problem.paged() && !problem.has_transposed_v() && problem.dtype == DType::kE4M3;
-    EXPECT_GE(takers, is_usual ? 6 : 1) << one.problem;
+    EXPECT_GE(takers, is_usual && problem.head_dim <= 128 ? 4 : 1) << one.problem;
   }
 }
 

@@ -89,6 +89,9 @@ inline constexpr const char* kBytesListed =
 inline constexpr const char* kBytesListedRagged =
     R"({"id":"b3_h2_hk1_sq150_sk170_d64_e4m3_perhead_causal_bshd_raggedhalving","score":"s + bias[b, h, i, j]",)"
     R"("mask":"(j // 40 - h) % 3 != b || (seqlen_kv - j) % 64 == i % 50","tensors":"bias: float[4]"})";
+// Blocks of 64 keys that no tile lists, and that one row group of a tile sees alone.
+inline constexpr const char* kBytesBands =
+    R"({"id":"b1_h6_sq200_sk300_d64_e4m3","mask":"i // 70 == j // 70 || j >= 290"})";
 inline constexpr const char* kBytesScoreOfRows = R"({"id":"b1_h2_s70_d64_e4m3_pertoken","score":"tanh(s) * 2"})";
 inline constexpr const char* kBytesSoftcapOfRows = "b1_h2_s70_d64_e4m3_pertoken_softcap5";
 inline constexpr const char* kBytesOdd = "b1_h2_s70_d64_dv48_e4m3";
@@ -998,12 +1001,12 @@ inline const std::vector<Mutation>& mutations() {
        kWrong},
       {"sm90_fp8_mask_of_another_head", kSm90Fp8, kBytesListed, kConsumer8,
        "this->own_head = {batch, head_q, head_kv};", "this->own_head = {batch, head_kv, head_kv};", kWrong},
-      {"sm90_fp8_values_of_a_place", kSm90Fp8, kBytesListed, kLoader8,
+      {"sm90_fp8_values_of_a_place", kSm90Fp8, kBytesBands, kLoader8,
        "if constexpr (T.mask_expression) block = listed_block(tile, block);\n    if constexpr (takes_transposed_v(C))",
        "if constexpr (takes_transposed_v(C))", kWrong},
-      {"sm90_fp8_cut_by_a_place", kSm90Fp8, kBytesListed, kConsumer8,
+      {"sm90_fp8_cut_by_a_place", kSm90Fp8, kBytesBands, kConsumer8,
        "if constexpr (T.mask_expression) block = tile::BlockList::block_of(this->entry);", "", kWrong},
-      {"sm90_fp8_blocks_after_the_list_not_skipped", kSm90Fp8, kBytesListed, kConsumer8,
+      {"sm90_fp8_blocks_after_the_list_not_skipped", kSm90Fp8, kBytesBands, kConsumer8,
        "if constexpr (skips_after()) tile::skip_blocks(*this, work.skipped_after);", "",
        "deadlock|race|wrong result|too many|arrived at twice"},
       {"sm90_fp8_score_function_without_factors", kSm90Fp8, kBytesListed, kConsumer8,

@@ -62,7 +62,7 @@ constexpr int registers_of_functions(const Config& c, const Traits& t) {
   const int both = t.score_expression && t.mask_expression && c.block_n > 32 ? 40 + scores / 2 : 0;
   if (fragments == 1 && c.block_n <= 32) return 4;
   const int ragged = t.ragged ? 16 : 0;  // the parameters of the sequence, beside those of the batch
-  const int two = fragments > 1 && t.score_expression ? 24 : 0;
+  const int two = fragments > 1 && t.score_expression ? (t.token_factors ? 48 : 24) : 0;
   return 16 + scores / 4 + two + both + ragged;
 }
 
