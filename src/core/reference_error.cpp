@@ -129,7 +129,7 @@ struct RowSums {
   double p_budget2 = 0, p_sums_budget2 = 0;  // the same by errors anywhere within a unit; and of the sum of o
   double p_most = 0, p_sums_most = 0;        // the same where all of P's errors are as large as they can be
   bool rounds_alike = false;                 // as other rows do
-  double coherent = 0;                       // of o, by P's errors beyond what they would be if they were independent
+  double coherent = 0;                       // of o, by errors of P that add up
   double lost = 0;                           // p |v| that 8-bit P may round to 0
   double v2 = 0;
   double score = 0;    // the rms error of a score
@@ -197,8 +197,12 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
     if (fp8 && !is_exact) rounding.add(relative, norm * p_max);
     if (fp8 && p[j] < kLostP8 * p_max) s.lost += pv;
   }
+  // Where values are nearly one vector (positive ones, a constant), o moves by all of it, and rows whose weights are
+  // alike (ALiBi, few keys that all see) move together. Else it counts as far as chance does not explain it.
   constexpr double kOfChance = 3;  // standard deviations, of the worst of eight sums
-  s.coherent = std::max(0.0, rounding.largest() - kOfChance * std::sqrt(s.p_noise2));
+  constexpr double kNearlyOne = 0.8;
+  const bool values_agree = std::sqrt(s.o2) > kNearlyOne * s.mean_v;
+  s.coherent = std::max(0.0, rounding.largest() - (values_agree ? 0 : kOfChance * std::sqrt(s.p_noise2)));
   if (what.dtype == DType::kF16) s.tiny_p2 = 0x1p-50 * p_max * p_max * s.v2 / 3;
   s.rounds_alike = weights.round_alike(head.v_factors.empty());
   const float* k_norm = head.k_norm.data() + first;
