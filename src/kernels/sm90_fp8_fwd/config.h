@@ -193,8 +193,9 @@ constexpr const char* why_no_functions(const Config& c, const Traits& t) {
   if (c.block_n > 64 && (has_both_functions(t) || t.token_factors))
     return "blocks of more than 64 keys leave too few registers for a score function beside a mask function, and for "
            "functions beside factors of rows";
-  if (c.block_n > 96 && t.mask_expression)
-    return "blocks of more than 96 keys leave too few registers for a mask function";
+  // A boolean tensor of two indices spilled 20 bytes under sums that are in flight, of one consumer.
+  if (c.block_n > (c.overlap == Overlap::kNone ? 96 : 64) && t.mask_expression)
+    return "blocks of more than 96 keys, or 64 with an overlap, leave too few registers for a mask function";
   if (c.block_n > 64 && (c.num_consumers > 2 || is_wide))
     return "blocks of more than 64 keys leave three consumers, and those of more than 128 columns, too few registers "
            "for functions of the user's own";
