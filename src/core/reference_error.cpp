@@ -85,10 +85,10 @@ class DistinctWeights {
   std::int64_t keys_ = 0, distinct_ = 0;
 };
 
-// How far the rounding of a row's weights to e4m3 moves their sum, weighted with the lengths of their values. Weights that
-// lie close to each other, in pairs left and right of a row's own key (ALiBi) or in few steps, round alike, and their
-// errors add up where values have one sign. Which way depends on the number that P is scaled by, and on nothing that the
-// reference knows: the worst of some is taken.
+// How far the rounding of a row's weights to e4m3 moves their sum, weighted with the lengths of their values. Weights
+// that lie close to each other, in pairs left and right of a row's own key (ALiBi) or in few steps, round alike, and
+// their errors add up where values have one sign. Which way depends on the number that P is scaled by, and on nothing
+// that the reference knows: the worst of some is taken.
 class CoherentRounding {
  public:
   void add(double relative, double norm) {
@@ -106,7 +106,7 @@ class CoherentRounding {
  private:
   static constexpr int kScales = 8;
   static constexpr float kLeast = static_cast<float>(kLeastScaleOfP8);
-  static constexpr float kSteps[kScales] = {1,         1.0905077f, 1.1892071f, 1.2968396f,  // 2^(i / 8)
+  static constexpr float kSteps[kScales] = {1,          1.0905077f, 1.1892071f, 1.2968396f,  // 2^(i / 8)
                                             1.4142135f, 1.5422108f, 1.6817929f, 1.8340081f};
   // Of what is not negative and within e4m3's range.
   static float error_of(float x) {

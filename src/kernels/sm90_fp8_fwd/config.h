@@ -187,15 +187,17 @@ constexpr const char* why_no_functions(const Config& c, const Traits& t) {
   if (c.promote_every > 1 || (c.promote_every == 0 && is_wide))
     return "sums that outlive a block leave too few registers for functions of the user's own: promote_every 1, or 0 "
            "up to 128 columns";
-  if (c.num_consumers > 2 && (t.mask_expression || t.ragged || t.token_factors))
+  if (c.num_consumers > 2 && (t.mask_expression || t.ragged || t.token_factors || t.amax))
     return "the producer beside three consumers has too few registers for a mask function's lists, and for a score "
-           "function beside ragged batches or factors of rows";
+           "function beside ragged batches, factors of rows or largest magnitudes";
   if (c.block_n > 64 && (has_both_functions(t) || t.token_factors))
     return "blocks of more than 64 keys leave too few registers for a score function beside a mask function, and for "
            "functions beside factors of rows";
-  // A boolean tensor of two indices spilled 20 bytes under sums that are in flight, of one consumer.
-  if (c.block_n > (c.overlap == Overlap::kNone ? 96 : 64) && t.mask_expression)
-    return "blocks of more than 96 keys, or 64 with an overlap, leave too few registers for a mask function";
+  // A boolean tensor of two indices spilled 20 bytes of one consumer with sums in flight, 8 beside O of 128 columns.
+  const bool has_room = c.overlap == Overlap::kNone && padded_dim(t.head_dim_v) <= 64;
+  if (c.block_n > (has_room ? 96 : 64) && t.mask_expression)
+    return "blocks of more than 64 keys, or 96 beside up to 64 columns without overlap, leave too few registers for a "
+           "mask function";
   if (c.block_n > 64 && (c.num_consumers > 2 || is_wide))
     return "blocks of more than 64 keys leave three consumers, and those of more than 128 columns, too few registers "
            "for functions of the user's own";
@@ -233,7 +235,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "accumulators of O, S and P do not fit a consumer's registers";
   if (c.num_consumers >= 3 && c.block_n > 64 && shares_registers(c, t) &&
       (t.bounded_left || t.ragged || has_score(t) || t.token_factors || t.amax || takes_transposed_v(c)))
-    return "three consumers whose sums of P·V share the registers of more than 64 keys' scores have too few for windows, "
+    return "three consumers whose sums of P·V share the registers of more than 64 keys' scores have too few for "
+           "windows, "
            "ragged batches, functions of scores, factors of rows, largest magnitudes and V that lies transposed: wgmma "
            "is serialised (C7511)";
   if (t.ragged && c.scheduler == Scheduler::kOneTile)
