@@ -62,6 +62,9 @@ class PagedBatch {
     args.sink = put_floats(inputs_.sink), args.alibi = put_floats(inputs_.alibi);
     args.descale_q = put_floats(inputs_.descale_q), args.descale_k = put_floats(inputs_.descale_k);
     args.descale_v = put_floats(inputs_.descale_v);
+    // Written and, but for its place, not looked at: the gates judge it.
+    const std::vector<float> amax(static_cast<std::size_t>(problem_.amax_count()));
+    args.amax = const_cast<float*>(put_floats(amax));
     for (std::size_t t = 0; t < inputs_.tensors.size(); ++t) {
       const std::vector<std::byte>& data = inputs_.tensors[t].data;
       tensors_.push_back(device_->allocate(data.size(), 4096));

@@ -206,9 +206,9 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
     const int column = lane + 32 * i;
     if (column < T.head_dim_v) tile::store_any<T.output>(params.o, o_row + column, o[i] * scale);
     if constexpr (T.amax)
-      if (column < T.head_dim_v) largest_o = tile::larger(largest_o, o[i] * scale);
+      if (column < T.head_dim_v) largest_o = tile::larger(largest_o, o[i]);
   }
-  if constexpr (T.amax) tile::raise_amax(amax, params.heads_q, head_q, largest_score * scale_log2, largest_o);
+  if constexpr (T.amax) tile::raise_amax(amax, params.heads_q, head_q, largest_score * scale_log2, largest_o * scale);
   if (params.lse && lane == 0)
     ptx::st_global_f32(params.lse + item.index, T.sink ? lse : tile::log_sum_exp(max_scaled, sum));
 }

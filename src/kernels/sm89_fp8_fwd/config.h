@@ -93,7 +93,8 @@ constexpr int registers_needed(const Config& c, const Traits& t, int arch) {
   const int functions = transforms_scores(t) && is_full ? 24 : t.softcap && fragments == 2 ? 8 : 0;
   // Where operands are unpacked, 96 keys of head dim 112 beside O of 64 columns spilled 4 bytes with a softcap and a
   // sink, and 16 with factors of rows.
-  const int capped = !multiplies_8_bits(arch) && (t.softcap || t.token_factors) && c.block_n > 64 ? 28 : 0;
+  const bool has_more = t.softcap || (t.token_factors && padded_k(t.head_dim) > 96);
+  const int capped = !multiplies_8_bits(arch) && has_more && c.block_n > 64 ? 28 : 0;
   // Two of a fragment; 96 keys of head dim 128 spilled 4 bytes in a ragged batch, 128 keys 20 in any.
   const int largest = !t.amax ? 0 : is_full ? 32 : 8 * fragments;
   return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + ahead + functions + capped + factors + largest +
