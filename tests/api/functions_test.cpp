@@ -151,7 +151,6 @@ TEST(FunctionsTest, WhatDoesNotFitIsRefused) {
   refused("has element 3; use FC_ELEMENT_FLOAT",
           [](Attention& p) { p.tensors[0].element = static_cast<fc_element>(3); });
   refused("takes 0 indices", [](Attention& p) { p.tensors[0].sizes.clear(); });
-  refused("together yet", [](Attention& p) { p.dtype = FC_E4M3; });
   refused("the tensor 'bias' is null", nothing, [](fc_operands& o, const void**) { o.tensors = nullptr; });
   refused("the tensor 'bias' is null", nothing, [](fc_operands&, const void** t) { t[0] = nullptr; });
   refused("no multiple of 4 bytes", nothing,
