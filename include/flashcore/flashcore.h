@@ -222,8 +222,8 @@ typedef struct fc_attention {
    * multiple of 16: pad the columns, with anything. Without strides it is seqlen_kv, rounded up to 16. Since ABI
    * version 11 */
   int32_t v_layout; /* fc_v_layout */
-  /* FC_AMAX_HEAD: of 8-bit q, k and v the largest magnitudes are written to fc_operands.amax. Padding before ABI
-   * version 13, its first */
+  /* FC_AMAX_HEAD: of 8-bit q, k and v the largest magnitudes are written to fc_operands.amax. Since ABI version 13;
+   * padding, 0, before */
   int32_t amax; /* fc_amax */
 } fc_attention;
 
@@ -340,8 +340,8 @@ typedef struct fc_operands {
   const int32_t* block_table;
   /* With FC_AMAX_HEAD, an output: fp32 [2, heads_q], contiguous. Row 0 has the largest |S| of each query head over the
    * batch, of visible pairs and as the softmax takes them: after softcap, ALiBi and the function `score`. Row 1 has the
-   * largest |o| before it is rounded, so that of 8 bits it says what saturated. NaN does not count; a head without any
-   * number has 0. Every launch writes all of them, whatever they held. Since ABI version 13 */
+   * largest |o| before it is rounded, so that of 8 bits it says what saturated. Neither NaN nor a score of -inf counts;
+   * a head without any number has 0. Every launch writes all of them, whatever they held. Since ABI version 13 */
   float* amax;
 } fc_operands;
 

@@ -332,7 +332,7 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
     Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v, or k and v of a quantised
     cache, have: "tensor" (the default: one each), "head" ([batch, heads_kv] each), "token" (each row, as of `attention`) or "none". `alibi`
     says which slopes there are, "head" ([heads]) or "batch" ([batch, heads]), and `sink` whether there are sinks. Of the arrays of score and mask functions the plan keeps shapes and strides;
-    `Plan.tensors` are their names, in the order of the addresses that `Plan.launch` takes. With `return_amax` that takes an address for them.
+    `Plan.tensors` are their names, in the order of the addresses that `Plan.launch` takes. With `return_amax`, `Plan.launch` takes `amax` as well.
     """
     views = [_arrays.view(q, "q"), *(_arrays.cache_view(x, role, None, kv_dtype) for x, role in ((k, "k"), (v, "v")))]
     if out is None:
@@ -403,8 +403,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         kv_dtype: None: what the arrays say. "int4": k and v are uint8 [..., head_dim / 2] with two elements a byte, the even column in the lower
             half, each of 4 bits of two's complement: -7 to 7 (-8 is read as -8).
         return_amax: of q of 8 bits: also return the largest magnitudes, float32 [2, heads]. Row 0 has the largest |score| of each query
-            head over the batch, of visible pairs and as the softmax takes them; row 1 the largest |o| before it is rounded. NaN does not
-            count. The factors of the next step follow from them.
+            head over the batch, of visible pairs and as the softmax takes them; row 1 the largest |o| before it is rounded. Neither NaN nor
+            a score of -inf counts. The factors of the next step follow from them.
 
     Returns:
         The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,

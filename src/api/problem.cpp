@@ -378,9 +378,8 @@ void fill_from_id(const char* id, fc_attention* problem) {
   if (size < sizeof(fc_attention) && (made.v_layout != FC_V_ND || made.amax != FC_AMAX_NONE))
     throw_bad_input(
         "problem id '{}' has v transposed or largest magnitudes, which an fc_attention of struct_size {} has no field "
-        "for; build with a "
-        "header of ABI version 11",
-        excerpt(id), size);
+        "for; build with a header of ABI version {}",
+        excerpt(id), size, made.amax != FC_AMAX_NONE ? 13 : 11);
   if (size < kTenthSize && made.page_size != 0)
     throw_bad_input(
         "problem id '{}' has a paged cache, which an fc_attention of struct_size {} has no fields for; build with a "

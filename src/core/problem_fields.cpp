@@ -790,11 +790,9 @@ std::vector<ProblemField> make_fields() {
        .form = "[_amax]",
        .python = "return_amax",
        .doc = "head: of 8-bit q, k and v the largest magnitudes are written as well, fp32 [2, heads_q]: first that of "
-              "each "
-              "query head's scores, as the softmax takes them and of visible pairs, then that of its o before it is "
-              "rounded, over the whole batch. Callers choose the factors of the next step by them. NaN does not count, "
-              "and "
-              "what has no number is 0.",
+              "each query head's scores, as the softmax takes them and of visible pairs, then that of its o before it "
+              "is rounded, over the whole batch. Callers choose the factors of the next step by them. Neither NaN nor "
+              "a score of -inf counts, and what has no number is 0.",
        .get = [](const Problem& p) -> FieldValue { return std::string(p.amax ? "head" : "none"); },
        .set = set_amax,
        .otherwise = [](const Problem&) -> FieldValue { return std::string("none"); },

@@ -67,6 +67,8 @@ FC_DEVICE void raise(float* largest, float value) {
 // Of a head; all lanes of a warp give theirs, as the softmax takes scores: in base 2.
 FC_DEVICE void raise_amax(float* amax, int heads_q, int head, float scores_log2, float o) {
   constexpr float kLn2 = 0.69314718055994530942f;
+  // Of a row of NaN its factor is, too: 0 * NaN.
+  scores_log2 = ptx::max(scores_log2, 0.0f), o = ptx::max(o, 0.0f);
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) {
     scores_log2 = ptx::max(scores_log2, ptx::shfl_bfly(scores_log2, mask));
