@@ -38,7 +38,7 @@ class ProblemTest(CliTest):
         self.assertEqual(windowed["fields"], {
             "batch": 1, "heads_q": 8, "heads_kv": 2, "seqlen_q": 3, "seqlen_kv": 70, "head_dim": 64, "head_dim_v": 64, "dtype": "bf16",
             "o_dtype": "bf16", "scaling": "none", "v_layout": "nd", "causal": "bottom_right", "window_left": 7, "window_right": 0, "window_alignment": "bottom_right", "scale": 0.5,
-            "softcap": 30, "alibi": "head", "sink": "head", "lengths": "fixed", "page_size": 0, "kv_dtype": "bf16", "tensors": None,
+            "softcap": 30, "alibi": "head", "sink": "head", "amax": "none", "lengths": "fixed", "page_size": 0, "kv_dtype": "bf16", "tensors": None,
             "score": None, "mask": None})  # fmt: skip
         self.assertEqual((windowed["layout"], windowed["pairs"], windowed["keys_read"]), ("bshd", 24, 10))
         self.assertEqual((plain["fields"]["window_left"], plain["pairs"], plain["decode"]), (None, 512 * 512, False))
