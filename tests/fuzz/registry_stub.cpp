@@ -76,19 +76,4 @@ Recomputed recompute_rows(const nlohmann::json&) { not_here(); }
 ScopedFamily::ScopedFamily(std::unique_ptr<Family>) { not_here(); }
 ScopedFamily::~ScopedFamily() = default;
 
-int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
-std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, const DeviceLimits&) const {
-  return std::nullopt;
-}
-std::optional<ConfigValues> Family::batch_invariant_config(const Problem&, const DeviceLimits&) const {
-  return std::nullopt;
-}
-KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLimits&) const { not_here(); }
-Program Family::program(const ConfigValues&, const Problem&, const DeviceLimits&, const ProblemLayouts&) const {
-  not_here();
-}
-std::string Family::compile_arch(const DeviceLimits&) const { not_here(); }
-const SourceMap* Family::source_overlay() const { return nullptr; }
-Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const { not_here(); }
-
 }  // namespace flashcore
