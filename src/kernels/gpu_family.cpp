@@ -336,15 +336,15 @@ std::optional<std::string> why_no_hopper(const DeviceLimits& limits) {
   return std::nullopt;
 }
 
-std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits) {
+std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits, std::int64_t most) {
   if (auto reason = why_no_hopper(limits)) return reason;
   if (problem.dtype == DType::kF32) return "fp16 and bf16 only";
   if (problem.is_8bit()) return kNo8Bits;
   if (auto reason = why_no_quantised_cache(problem)) return reason;
   for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
-    if (dim % 8 != 0 || dim > 256)
+    if (dim % 8 != 0 || dim > most)
       return fmt::format(
-          "head dims that are multiples of 8 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
+          "head dims that are multiples of 8 up to {} only, not {}: TMA strides are multiples of 16 bytes", most, dim);
   }
   if (problem.seqlen_q == 0 || problem.seqlen_kv == 0) return "a tensor map cannot describe an empty tensor";
   return why_indices_overflow(problem);

@@ -220,8 +220,10 @@ std::optional<std::string> why_no_ampere(const DeviceLimits& limits);
 std::optional<std::string> why_no_ampere(const Problem& problem, const DeviceLimits& limits);
 // Why a device has no TMA and no wgmma.
 std::optional<std::string> why_no_hopper(const DeviceLimits& limits);
-// Why kernels of TMA and wgmma on 16-bit types cannot run the problem on such a device; none if they can.
-std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits);
+// Why kernels of TMA and wgmma on 16-bit types, for head dims of up to `most`, cannot run the problem on such a device;
+// none if they can.
+std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits,
+                                               std::int64_t most = 256);
 
 namespace detail {
 // Outside the class, where Family::why_invalid does not hide the family's free function from argument-dependent lookup.

@@ -17,8 +17,9 @@ const char* const kProblem = "b1_h2_s256_d64_fp16";
 
 TEST(Instrumented, FamiliesOfGpusHaveMarksAndOthersSayWhyNot) {
   const std::vector<std::string> marked = families_with_marks();
-  EXPECT_EQ(marked, (std::vector<std::string>{"sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_wide_fwd",
-                                              "sm89_fp8_fwd", "sm90_fp8_fwd", "sm90_fwd", "sm90_short_fwd"}));
+  EXPECT_EQ(marked,
+            (std::vector<std::string>{"sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_wide_fwd", "sm89_fp8_fwd",
+                                      "sm90_fp8_fwd", "sm90_fwd", "sm90_short_fwd", "sm90_wide_fwd"}));
   EXPECT_EQ(why_no_marks(family_by_name("ref_fwd")), "the kernel of ref_fwd has no marks");
   EXPECT_NE(why_no_marks(family_by_name("cpu_fwd"))->find("runs on a CPU"), std::string::npos);
 }
@@ -87,7 +88,8 @@ INSTANTIATE_TEST_SUITE_P(Families, InstrumentedSpill,
                                            Case{"sm90_short_fwd", "b1_h2_s64_d64_fp16", "sm_90"},
                                            Case{"sm89_fp8_fwd", "b1_h8_s4096_d128_e4m3_causal", "sm_89"},
                                            Case{"sm89_fp8_fwd", "b1_h8_s4096_d256_e4m3", "sm_120"},
-                                           Case{"sm90_fp8_fwd", "b1_h8_s4096_d128_e4m3", "sm_90"}));
+                                           Case{"sm90_fp8_fwd", "b1_h8_s4096_d128_e4m3", "sm_90"},
+                                           Case{"sm90_wide_fwd", "b1_h8_s4096_d512_bf16_causal", "sm_90"}));
 
 }  // namespace
 }  // namespace flashcore

@@ -173,11 +173,19 @@ inline constexpr const char* kWideHeads =
     "sm80_wide_fwd:row_warps=2,column_warps=2,block_n=32,num_stages=3,num_splits=1,ctas_per_sm=1";
 inline constexpr const char* kWideSplit =
     "sm80_wide_fwd:row_warps=1,column_warps=4,block_n=32,num_stages=2,num_splits=4,ctas_per_sm=1";
+// Of wgmma, in clusters: one head's rows; heads packed, whose keys are split.
+inline constexpr const char* kHopperWide =
+    "sm90_wide_fwd:block_n=32,num_slots=4,scheduler=1,cluster=2,pack_heads=1,num_splits=1";
+inline constexpr const char* kHopperWideSplit =
+    "sm90_wide_fwd:block_n=32,num_slots=3,scheduler=2,cluster=1,pack_heads=1,num_splits=4";
+inline constexpr const char* kHopperWidePacked =
+    "sm90_wide_fwd:block_n=64,num_slots=5,scheduler=1,cluster=2,pack_heads=4,num_splits=3";
 // The problem, or one as wide as the candidate's family wants it.
 inline std::string widened(std::string_view candidate, std::string id) {
-  if (!candidate.starts_with("sm80_wide_fwd")) return id;
-  for (const auto& [narrow, wide] :
-       {std::pair("_d64_", "_d264_dv144_"), {"_d72_", "_d136_"}, {"_d24_dv40_", "_d24_dv264_"}})
+  if (candidate.find("_wide_fwd") == candidate.npos) return id;
+  for (const auto& [narrow, wide] : {std::pair("_d64_", "_d264_dv144_"),
+                                     {"_d72_", candidate.starts_with("sm90") ? "_d264_" : "_d136_"},
+                                     {"_d24_dv40_", "_d24_dv264_"}})
     if (const std::size_t at = id.find(narrow); at != id.npos)
       return id.replace(at, std::string_view(narrow).size(), wide);
   return id;
@@ -262,6 +270,13 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kFinishWide = "sm80_wide_fwd/finish.cuh";
   static constexpr const char* kWorkWide = "sm80_wide_fwd/tile_of_cta.cuh";
   static constexpr const char* kPagesWide = "sm80_wide_fwd/pages.cuh";
+  static constexpr const char* kConsumerHopperWide = "sm90_wide_fwd/consumer.cuh";
+  static constexpr const char* kFinishHopperWide = "sm90_wide_fwd/finish.cuh";
+  static constexpr const char* kContextHopperWide = "sm90_wide_fwd/context.cuh";
+  static constexpr const char* kLoaderHopperWide = "sm90_wide_fwd/loader.cuh";
+  static constexpr const char* kPagesHopperWide = "sm90_wide_fwd/paged_loader.cuh";
+  static constexpr const char* kMergeOfParts = "tile/merge_parts.cuh";
+  static constexpr const char* kTornWrong = "race|uninitialised|wrong result|deadlock";
   static constexpr const char* kWarpgroup = "tile/warpgroup.cuh";
   static constexpr const char* kRefKernel = "ref_fwd/kernel.cuh";
   static constexpr const char* kTmaTile = "tile/tma_tile.cuh";
@@ -919,6 +934,69 @@ inline const std::vector<Mutation>& mutations() {
        "by_page_size.quotient(first_key));", kWrong},
       {"wide_keys_past_the_end", kWideSplit, kWidePages, kPagesWide, "key >= keys_end", "key > keys_end",
        "wrong result|out of bounds|uninitialised"},
+      // --- sm90_wide_fwd ---
+      {"hopper_wide_maxima_barrier", kHopperWide, kWideRows, kConsumerHopperWide, "meet();  // the maxima are there",
+       "//", kTornWrong},
+      {"hopper_wide_p_barrier", kHopperWide, kWideRows, kConsumerHopperWide, "meet();  // P is there", "//",
+       kTornWrong},
+      {"hopper_wide_sums_barrier", kHopperWide, kWideRows, kConsumerHopperWide, "meet();  // the sums are there", "//",
+       kTornWrong},
+      {"hopper_wide_piece_not_waited_for", kHopperWide, kWideRows, kConsumerHopperWide,
+       "      acquire();\n      mark(Activity::kQk);", "      mark(Activity::kQk);", kTornWrong},
+      {"hopper_wide_values_not_waited_for", kHopperWide, kWideRows, kConsumerHopperWide,
+       "        acquire();\n        mark(Activity::kPv);", "        mark(Activity::kPv);", kTornWrong},
+      {"hopper_wide_multiplies_not_waited_for", kHopperWide, kWideRows, kConsumerHopperWide,
+       "      ptx::wgmma_wait<1>();\n", "", kTornWrong},
+      {"hopper_wide_last_multiply_not_waited_for", kHopperWide, kWideRows, kConsumerHopperWide,
+       "    ptx::wgmma_wait<0>();\n", "", kTornWrong},
+      {"hopper_wide_piece_given_back_too_early", kHopperWide, kWideRows, kConsumerHopperWide,
+       "end_piece(acc_o[b], b == 0, kConsumers);", "end_piece(acc_o[b], b == 0, 0);", kTornWrong},
+      {"hopper_wide_foreign_piece_kept", kHopperWide, kWideRows, kConsumerHopperWide, "    release(0);\n", "",
+       kTornWrong},
+      {"hopper_wide_piece_of_one_cta", kHopperWide, kWideRows, kConsumerHopperWide, "rank < C.cluster; ++rank",
+       "rank < 1; ++rank", kTornWrong},
+      {"hopper_wide_maximum_not_shared", kHopperWide, kWideRows, kConsumerHopperWide,
+       "maxima[r] = ptx::max(maxima[r], told(context.maxima(1 - index), r));", ";", kWrong},
+      {"hopper_wide_sum_not_shared", kHopperWide, kWideRows, kConsumerHopperWide,
+       "state.total[r] = index == 0 ? state.total[r] + other : other + state.total[r];", ";", kWrong},
+      {"hopper_wide_scores_of_the_first_keys", kHopperWide, kWideRows, kConsumerHopperWide, "+ index * (kKeys * 128)",
+       "", kWrong},
+      {"hopper_wide_p_in_the_first_columns", kHopperWide, kWideRows, kConsumerHopperWide,
+       "index * (kKeys / 8) + 2 * n + lane() / 16", "2 * n + lane() / 16", kTornWrong},
+      {"hopper_wide_accumulators_not_rescaled", kHopperWide, kWideRows, kConsumerHopperWide,
+       "rescale[0] != 1.0f || rescale[1] != 1.0f", "rescale[0] != 1.0f && rescale[1] != 1.0f", kWrong},
+      {"hopper_wide_mask_of_the_first_keys", kHopperWide, kWideRows, kConsumerHopperWide, "kConsumers * block + index",
+       "kConsumers * block", kWrong},
+      {"hopper_wide_columns_of_the_other", kHopperWide, kWideRows, kFinishHopperWide, "return kConsumers * b + index;",
+       "return kConsumers * b + 1 - index;", "race|uninitialised|wrong result|out of bounds"},
+      {"hopper_wide_share_at_the_front", kHopperWide, kWideRows, kLoaderHopperWide, "slot + of_rank * 128", "slot",
+       kTornWrong},
+      {"hopper_wide_rows_of_the_first_cta", kHopperWide, "b1_h2_sq100_sk40_d264_fp16_causal", kContextHopperWide,
+       "tile.first_row += rank() * kStepOfRank<C>;", "", kTornWrong},
+      {"hopper_wide_heads_of_the_first_cta", kHopperWidePacked, kWidePages, kContextHopperWide,
+       "divides_heads(C) ? rank() * own_heads(C) : 0", "0", kTornWrong},
+      {"hopper_wide_head_of_the_first_row", kHopperWidePacked, "b1_h4_hk1_sq3_sk100_d264_fp16_causal",
+       kFinishHopperWide, " + of_row / own_positions(C)", "", kTornWrong},
+      {"hopper_wide_window_of_the_last_cta", kHopperWide, "b1_h1_sq128_sk200_d264_fp16_causal_wl40_raggedfull_page16",
+       kContextHopperWide, "tile.first_seen - rank() * kStepOfRank<C>", "tile.first_seen", kWrong},
+      {"hopper_wide_share_one_block_short", kHopperWideSplit, kWideRows, kContextHopperWide,
+       "{{end_of(part), end_of(part + 1)}, parts, part}", "{{end_of(part), end_of(part + 1) - 1}, parts, part}",
+       "wrong result|uninitialised"},
+      {"hopper_wide_part_before_the_arrival", kHopperWideSplit, kWideRows, kFinishHopperWide,
+       "ptx::bar_sync(kAllBarrier, 128 * kConsumers);  // all threads have written", "", "race"},
+      {"hopper_wide_arrival_orders_nothing", kHopperWideSplit, kWideRows, kFinishHopperWide,
+       "ptx::atomic_add_global_acq_rel(", "ptx::atomic_add_global(", "race"},
+      {"hopper_wide_counter_not_left_zero", kHopperWideSplit, kWideRows, kFinishHopperWide,
+       "if (is_last) ptx::st_global_u32(counter, 0);", "", "zero|wrong result|not the same"},
+      {"hopper_wide_parts_unweighted", kHopperWideSplit, kWideRows, kMergeOfParts,
+       "const float own = weight(maxima[i], common);", "const float own = 1.0f;", kWrong},
+      {"hopper_wide_part_of_another_tile", kHopperWideSplit, kWideRows, kFinishHopperWide,
+       "static_cast<long long>(tile_number()) * context.params.num_splits", "static_cast<long long>(batch)",
+       "race|wrong result|uninitialised"},
+      {"hopper_wide_pages_of_the_first_share", kHopperWidePacked, kWidePages, kPagesHopperWide,
+       "keys.first_key(block * C.cluster + rank, lane())", "keys.first_key(block * C.cluster, lane())", kWrong},
+      {"hopper_wide_boxes_of_one_cta", kHopperWidePacked, kWidePages, kPagesHopperWide, "if (rank == context.rank())",
+       "if (rank == 0)", kTornWrong},
       // --- windows ---
       {"window_left_off_by_one", kSm80, kLeftOnly, kMask, "column_of_element(i) < begin[row_of_element(i)]",
        "column_of_element(i) <= begin[row_of_element(i)]", "wrong result"},

@@ -260,9 +260,9 @@ TEST_P(PagedKernelTest, PagesOutsideOfTheWindowAreNotLookedAt) {
 // Each with its default config, and those with tensor cores with others too.
 INSTANTIATE_TEST_SUITE_P(All, PagedKernelTest,
                          ::testing::Values("cpu_fwd", kRef, kDecode, kDecodeEight, kDecodeParts, "sm80_wide_fwd",
-                                           kWideHeads, kWideSplit, "sm80_fwd", kSm80, kSm80Padded, "sm90_fwd", kSm90,
-                                           kSm90Single, "sm90_short_fwd", kShortPages, kShortPagesParts,
-                                           kShortPagesRows),
+                                           kWideHeads, kWideSplit, "sm90_wide_fwd", kHopperWide, kHopperWideSplit,
+                                           "sm80_fwd", kSm80, kSm80Padded, "sm90_fwd", kSm90, kSm90Single,
+                                           "sm90_short_fwd", kShortPages, kShortPagesParts, kShortPagesRows),
                          [](const auto& given) {
                            std::string name = given.param;
                            std::ranges::replace_if(

@@ -107,11 +107,11 @@ TEST(Program, SlopesAndSinksAreAddresses) {
   for (const Case& c : {Case{"b2_h4_hk2_s70_d64_bf16_alibibatch", 1, 0}, Case{"b2_h4_hk2_s70_d64_bf16_sink", 0, 1},
                         Case{"b2_h4_hk2_s70_d64_bf16_softcap30", 0, 0}}) {
     for (const char* name : {"ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_wide_fwd", "sm90_fwd",
-                             "sm90_short_fwd", "sm89_fp8_fwd", "sm90_fp8_fwd"}) {
+                             "sm90_short_fwd", "sm90_wide_fwd", "sm89_fp8_fwd", "sm90_fp8_fwd"}) {
       const Family& family = family_by_name(name);
       const bool takes_8bit = family.name().find("_fp8_") != std::string::npos;
       PlacedProblem problem = PlacedProblem::parse(c.id);
-      if (family.name() == "sm80_wide_fwd") problem.head_dim = problem.head_dim_v = 512;
+      if (family.name().find("_wide_") != std::string::npos) problem.head_dim = problem.head_dim_v = 512;
       if (takes_8bit) problem.dtype = DType::kE4M3;
       const ConfigValues config = family.default_config(problem, limits);
       const Program program = family.program(config, problem, limits, make_layouts(problem));
@@ -160,7 +160,8 @@ TEST(Program, FactorsAreAddresses) {
         EXPECT_EQ(used, problem.has_descales() ? 1 : 0) << name << " " << id << " " << to_string(operand);
       }
     }
-    for (const char* other : {"sm80_fwd", "sm80_short_fwd", "sm80_wide_fwd", "sm90_fwd", "sm90_short_fwd"}) {
+    for (const char* other :
+         {"sm80_fwd", "sm80_short_fwd", "sm80_wide_fwd", "sm90_fwd", "sm90_short_fwd", "sm90_wide_fwd"}) {
       const auto reason = family_by_name(other).why_unsupported(problem, limits);
       ASSERT_TRUE(reason) << other;
       EXPECT_NE(reason->find("e4m3"), std::string::npos) << *reason;

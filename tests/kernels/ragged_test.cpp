@@ -30,6 +30,8 @@ constexpr const char* kCandidates[] = {
     kDecodeParts,
     kWideHeads,
     kWideSplit,
+    kHopperWide,
+    kHopperWideSplit,
     "cpu_fwd"};
 
 struct Lengths {

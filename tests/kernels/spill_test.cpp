@@ -261,6 +261,7 @@ TEST(SpillInt4, NoAcceptedConfigOfSm80Decode) {
 }
 TEST(SpillFp8, NoAcceptedConfigOfSm80Decode) { expect_no_spills(family_by_name("sm80_decode_fwd"), draw_8bit_problem); }
 TEST(SpillWide, NoAcceptedConfigOfSm80Wide) { expect_no_spills(family_by_name("sm80_wide_fwd"), draw_wide_problem); }
+TEST(SpillWide, NoAcceptedConfigOfSm90Wide) { expect_no_spills(family_by_name("sm90_wide_fwd"), draw_wide_problem); }
 TEST(SpillExpressed, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_expressed_cache);
 }

@@ -306,6 +306,7 @@ TEST(TimelineRecord, EveryFamilyWithMarksLeavesATimeline) {
       {"sm80_short_fwd", "b1_h2_s40_d64_fp16", {Role::kWarp}},
       {"sm80_decode_fwd", "b2_h4_hk2_sq2_sk300_d64_fp16_causal_raggedhalving_page16", {Role::kWarp}},
       {"sm80_wide_fwd", "b1_h16_hk1_sq2_sk150_d512_bf16_causal", {Role::kWarp}},
+      {"sm90_wide_fwd", "b1_h2_sq70_sk150_d512_bf16_causal", {Role::kProducer, Role::kConsumer}},
       {"sm90_short_fwd", "b1_h2_s70_d64_fp16_causal", {Role::kWarp}},
       {"sm89_fp8_fwd:num_stages=3,persistent=1", "b1_h8_s200_d64_e4m3_causal", {Role::kWarp}},
       {"sm90_fp8_fwd", "b1_h2_s150_d64_e4m3_causal", {Role::kProducer, Role::kConsumer, Role::kTransposer}},

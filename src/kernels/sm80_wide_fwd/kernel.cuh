@@ -6,7 +6,7 @@
 #include "kernels/ptx/shuffle.cuh"
 #include "kernels/sm80_wide_fwd/finish.cuh"
 #include "kernels/sm80_wide_fwd/pages.cuh"
-#include "kernels/tile/softmax.cuh"
+#include "kernels/tile/shared_row_softmax.cuh"
 #include "kernels/tile/timeline.cuh"
 
 namespace flashcore::sm80_wide_fwd {
@@ -18,31 +18,6 @@ struct SharedStorage {
   unsigned char p[p_bytes(C)];
   unsigned char rows[rows_bytes(C)];
   unsigned char flag[kFlagBytes];  // whether this CTA merges
-};
-
-// Softmax of rows of which the warp has some of the keys: the maxima are those of all.
-struct SharedRowSoftmax : tile::SoftmaxState {
-  // `maxima`: of the block's scores, times scale_log2. Scores become probabilities; `rescale[r]` is what earlier
-  // results must be multiplied with.
-  template <class Accumulator>
-  FC_DEVICE void update(Accumulator& scores, const float (&maxima)[2], float scale_log2, float (&rescale)[2]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float before = max_scaled[r];
-      max_scaled[r] = ptx::max(before, maxima[r]);
-      rescale[r] = tile::weight(before, max_scaled[r]);
-      const float subtracted = tile::finite_max(max_scaled[r]);
-      float total = 0.0f;
-#pragma unroll
-      for (int i = 0; i < tile::kElements<Accumulator>; ++i) {
-        if (tile::row_of_element(i) != r) continue;
-        float& score = tile::element(scores, i);
-        score = ptx::ex2(ptx::fma(score, scale_log2, -subtracted));
-        total += score;
-      }
-      sum[r] = ptx::fma(sum[r], rescale[r], total);
-    }
-  }
 };
 
 template <Traits T, Config C>
@@ -68,7 +43,7 @@ struct Kernel : tile::Marks {
 
   // State of this warp's rows.
   float acc_o[2 * kPieces][4];
-  SharedRowSoftmax softmax;
+  tile::SharedRowSoftmax softmax;
   float slopes[2];
 
   FC_DEVICE Kernel(const Params& p, const ScoreParams* of_scores, const PagedParams* of_pages, const Work& of_cta)

@@ -4,6 +4,7 @@
 // goes by the address in shared memory.
 
 #include "kernels/ptx/barrier.cuh"
+#include "kernels/ptx/bulk.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shuffle.cuh"
 #include "kernels/ptx/tma.cuh"
@@ -61,8 +62,9 @@ struct PagedKeys {
 
   // Starts the loads of boxes `first`, `first` + `each`, ... of a block, from a column on; `page` is that of the first.
   // Keys of pages that the pool does not have are written, and their boxes counted. Of values the rows past the
-  // sequence's end become zeros, whatever the page holds there: 0 · NaN is NaN.
-  template <class Keys, bool kValues>
+  // sequence's end become zeros, whatever the page holds there: 0 · NaN is NaN. Of a cluster of kRanks CTAs all get
+  // what is loaded; what is written is each CTA's own: write_missing_boxes, of those that others load.
+  template <class Keys, bool kValues, int kRanks = 1>
   FC_DEVICE int load_boxes(ptx::SharedAddress destination, const ptx::TensorMap& map, ptx::SharedAddress barrier,
                            int block, int page, int first, int each, int column = 0) const {
     int missing = 0;
@@ -83,9 +85,26 @@ struct PagedKeys {
         row = boxes.rows - valid;
       }
 #pragma unroll
-      for (int b = 0; b < Keys::kBlocks; ++b)
-        ptx::tma_load_4d(first_row + b * Keys::kBlockBytes, *from, barrier, column + Keys::block_columns() * b, row,
-                         head_kv, last);
+      for (int b = 0; b < Keys::kBlocks; ++b) {
+        const int first_column = column + Keys::block_columns() * b;
+        if constexpr (kRanks == 1)
+          ptx::tma_load_4d(first_row + b * Keys::kBlockBytes, *from, barrier, first_column, row, head_kv, last);
+        else
+          ptx::tma_load_4d_multicast(first_row + b * Keys::kBlockBytes, *from, barrier, first_column, row, head_kv,
+                                     last, (1 << kRanks) - 1);
+      }
+    }
+    return missing;
+  }
+  // NaN to the keys of pages that the pool does not have, of the same boxes. Returns how many these are.
+  template <class Keys>
+  FC_DEVICE int write_missing_boxes(ptx::SharedAddress destination, int block, int page, int first, int each) const {
+    int missing = 0;
+    for (int box = first; box < boxes.count; box += each) {
+      if (box != first) page = page_of(first_key(block, box));
+      if (page != kMissing) continue;
+      write_missing_keys<Keys>(destination + box * boxes.rows * Keys::line_bytes());
+      ++missing;
     }
     return missing;
   }

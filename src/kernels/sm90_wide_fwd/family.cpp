@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+
+#include "core/error.h"
+#include "kernels/batch_invariant.h"
+#include "kernels/gpu_family.h"
+#include "kernels/sm90_wide_fwd/config.h"
+#include "kernels/sm90_wide_fwd/params.h"
+#include "kernels/tile_rounds.h"
+
+namespace flashcore {
+namespace {
+
+using WideConfig = sm90_wide_fwd::Config;
+using WideParams = sm90_wide_fwd::Params<EncodedMap>;
+using tile::Scheduler;
+
+constexpr std::int64_t kLeastBlocks = 2;  // of a part that is worth the merge
+
+class Sm90WideForward final : public GpuFamily<WideConfig> {
+ public:
+  std::string name() const override { return "sm90_wide_fwd"; }
+  std::string description() const override {
+    return "Hopper, head dims from 264 to 576: two warpgroups share rows, split keys of S and columns of O";
+  }
+  std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
+
+  std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (auto reason = why_no_expression(problem)) return reason;
+    if (auto reason = why_no_hopper_tiles(problem, limits, sm90_wide_fwd::kMostHeadDim)) return reason;
+    if (problem.head_dim_v > sm90_wide_fwd::kMostHeadDimV)
+      return fmt::format("a head_dim_v of up to {} only, not {}: half of O is a warpgroup's",
+                         sm90_wide_fwd::kMostHeadDimV, problem.head_dim_v);
+    if (std::max(problem.head_dim, problem.head_dim_v) <= 256)
+      return "the larger head dim is 264 at the least: up to 256 columns one warpgroup holds O";
+    if (problem.seqlen_q * problem.heads_q * problem.batch >
+        std::numeric_limits<int>::max() / sm90_wide_fwd::kMostSplits)
+      return "more than 2^26 rows of all query heads";
+    if (!first_valid(problem, limits)) return "Q, P and a ring of K and V do not fit an SM";
+    return std::nullopt;
+  }
+
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
+                                         const DeviceLimits& limits) const override {
+    if (auto reason = GpuFamily::why_invalid(values, problem, limits)) return reason;
+    const auto config = config_from<WideConfig>(values);
+    if (problem.group_size() % config.pack_heads != 0)
+      return fmt::format("pack_heads must divide the {} query heads of a key head", problem.group_size());
+    return std::nullopt;
+  }
+
+  // Below sm80_wide_fwd: no time has been taken of it.
+  int preference(const Problem&, const DeviceLimits&) const override { return 5; }
+
+  ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
+    const auto config = first_valid(problem, limits);
+    if (!config) throw_internal("sm90_wide_fwd has no default config for {}", problem.id());
+    return values_of(*config);
+  }
+
+  // All keys of a tile in one cluster: how many parts there are goes by the batch.
+  std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
+                                                     const DeviceLimits& limits) const override {
+    auto config = first_valid(any_batch_of(problem), limits);
+    if (!config) return std::nullopt;
+    config->num_splits = 1;
+    return values_of(*config);
+  }
+
+  Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                  const ProblemLayouts& layouts) const override {
+    const auto config = config_from<WideConfig>(values);
+    const std::int64_t clusters = std::max(limits.multiprocessors / config.cluster, 1);  // that run at once
+    const std::int64_t splits = splits_of(config, problem, clusters);
+    const Problem tiles_problem = with_heads_of_tiles(problem, config, splits);
+    const int positions = cluster_positions(config);
+    WideParams params{};
+    params.problem = make_forward_params(problem, layouts);
+    params.tiles = make_forward_params(tiles_problem, layouts);
+    // Of a ragged batch the device counts and orders the tiles (tile/ragged_tiles.cuh).
+    if (!problem.ragged()) params.order = tile_order_of(tiles_problem, positions, clusters);
+    const std::int64_t tiles =
+        problem.ragged() ? most_ragged_tiles(tiles_problem, layouts.total_q, positions) : params.order.tile_count;
+    params.num_splits = static_cast<int>(splits);
+    params.by_splits = tile::FastDivide::by(params.num_splits);
+    params.row_tiles = static_cast<int>(row_tiles_of(problem, config));
+    params.total_q = static_cast<int>(layouts.total_q);
+    Step step = step_of(config, problem);
+    step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, tiles, clusters) * config.cluster);
+    step.launch.cluster.x = static_cast<unsigned>(config.cluster);
+    if (problem.paged()) set_pool_params(step, params, config.block_n / config.cluster, problem, layouts);
+    else set_params_of(step, params, problem, layouts);
+    relocate_forward(step, offsetof(WideParams, problem));
+    add_maps(step, config, problem, layouts);
+    Program program = one_step(std::move(step));
+    add_tile_counter(program, config.scheduler, offsetof(WideParams, tile_counter));
+    if (splits > 1) add_parts(program, tiles_of(problem, config) * config.cluster, splits, traits_of(problem));
+    return program;
+  }
+
+ private:
+  static std::int64_t row_tiles_of(const Problem& problem, const WideConfig& config) {
+    const int positions = cluster_positions(config);
+    return (problem.seqlen_q + positions - 1) / positions;
+  }
+  // Of clusters, before their keys are divided.
+  static std::int64_t tiles_of(const Problem& problem, const WideConfig& config) {
+    return row_tiles_of(problem, config) * problem.batch * (problem.heads_q / config.pack_heads);
+  }
+  static std::int64_t splits_of(const WideConfig& config, const Problem& problem, std::int64_t clusters) {
+    if (config.num_splits != 0) return config.num_splits;
+    const std::int64_t blocks = (problem.seqlen_kv + config.block_n - 1) / config.block_n;
+    return std::clamp<std::int64_t>(clusters / std::max<std::int64_t>(tiles_of(problem, config), 1), 1,
+                                    std::clamp<std::int64_t>(blocks / kLeastBlocks, 1, sm90_wide_fwd::kMostSplits));
+  }
+  static Problem with_heads_of_tiles(Problem problem, const WideConfig& config, std::int64_t splits) {
+    problem.heads_q = problem.heads_q / config.pack_heads * splits;
+    return problem;
+  }
+  static void add_maps(Step& step, const WideConfig& config, const Problem& problem, const ProblemLayouts& layouts) {
+    const auto add_map = [&](std::size_t offset, const TensorLayout& layout, std::int64_t bound, int rows, int heads,
+                             Operand operand) {
+      const std::array<int, 4> box = {64, rows, heads, 1};
+      step.add_map(problem.ragged() ? ragged_map_of(offset, problem.dtype, layout, bound, box)
+                                    : tensor_map_of(offset, problem.dtype, layout, box),
+                   operand);
+    };
+    // Where no sequence has keys there may be no memory to point at, and nothing is loaded.
+    const bool no_keys = problem.ragged() && layouts.total_kv == 0;
+    add_map(offsetof(WideParams, q), layouts.q, problem.seqlen_q, own_positions(config), own_heads(config),
+            Operand::kQ);
+    const int keys = config.block_n / config.cluster;
+    if (!problem.paged()) {
+      add_map(offsetof(WideParams, k), layouts.k, problem.seqlen_kv, keys, 1, no_keys ? Operand::kQ : Operand::kK);
+      add_map(offsetof(WideParams, v), layouts.v, problem.seqlen_kv, keys, 1, no_keys ? Operand::kQ : Operand::kV);
+    }
+    const int stored = stored_positions(config);
+    add_map(offsetof(WideParams, o), layouts.o, problem.seqlen_q, stored, sm90_wide_fwd::kRowsPerStore / stored,
+            Operand::kO);
+  }
+  static void add_parts(Program& program, std::int64_t tiles, std::int64_t splits, const Traits& traits) {
+    const std::size_t first = program.workspaces.size();
+    Step& step = program.steps.front();
+    step.relocate(offsetof(WideParams, parts), AddressOf::workspace(first));
+    step.relocate(offsetof(WideParams, counters), AddressOf::workspace(first + 1));
+    program.workspaces.push_back(
+        {static_cast<std::size_t>(tiles * splits * sm90_wide_fwd::part_bytes(traits)), Workspace::Contents::kScratch});
+    program.workspaces.push_back({static_cast<std::size_t>(tiles) * sizeof(unsigned), Workspace::Contents::kLeftZero});
+  }
+
+  // K and V come from L2 at about the rate at which they are multiplied, if two CTAs share them. Heads are packed where
+  // a head's rows would leave most of a tile empty.
+  std::optional<WideConfig> first_valid(const Problem& problem, const DeviceLimits& limits) const {
+    int pack_heads = 1;
+    while (problem.seqlen_q * pack_heads < 2 * sm90_wide_fwd::kRows && problem.group_size() % (2 * pack_heads) == 0)
+      pack_heads *= 2;
+    const bool shares = problem.seqlen_q * pack_heads > sm90_wide_fwd::kRows;
+    const int keys = problem.seqlen_kv <= 64 ? 64 : 128;
+    for (const int block_n : {keys, 64, 32}) {
+      for (const int num_slots : {10, 9, 8, 7, 6, 5, 4, 3}) {
+        const WideConfig config = {.block_n = block_n,
+                                   .num_slots = num_slots,
+                                   .cluster = shares ? 2 : 1,
+                                   .pack_heads = std::min(pack_heads, shares ? 128 : 64),
+                                   .num_splits = 0};
+        if (!sm90_wide_fwd::why_invalid(config, traits_of(problem), limits_of(limits))) return config;
+      }
+    }
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+}  // namespace flashcore
+
+FLASHCORE_FAMILY(sm90_wide_fwd, Sm90WideForward)
