@@ -110,10 +110,10 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
     return row_tiles_of(problem, config) * problem.batch * (problem.heads_q / config.pack_heads);
   }
   static std::int64_t splits_of(const WideConfig& config, const Problem& problem, std::int64_t clusters) {
-    if (config.num_splits != 0) return config.num_splits;
-    const std::int64_t blocks = (problem.seqlen_kv + config.block_n - 1) / config.block_n;
-    return std::clamp<std::int64_t>(clusters / std::max<std::int64_t>(tiles_of(problem, config), 1), 1,
-                                    std::clamp<std::int64_t>(blocks / kLeastBlocks, 1, sm90_wide_fwd::kMostSplits));
+    const std::int64_t blocks = std::max<std::int64_t>((problem.seqlen_kv + config.block_n - 1) / config.block_n, 1);
+    if (config.num_splits != 0) return std::min<std::int64_t>(config.num_splits, blocks);
+    const std::int64_t at_most = std::clamp<std::int64_t>(blocks / kLeastBlocks, 1, sm90_wide_fwd::kMostSplits);
+    return std::clamp<std::int64_t>(clusters / std::max<std::int64_t>(tiles_of(problem, config), 1), 1, at_most);
   }
   static Problem with_heads_of_tiles(Problem problem, const WideConfig& config, std::int64_t splits) {
     problem.heads_q = problem.heads_q / config.pack_heads * splits;
