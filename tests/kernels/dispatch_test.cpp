@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/problem_expressions.h"
@@ -183,10 +184,20 @@ TEST(Dispatch, TakesTheWideFamilyForWideHeadDims) {
     for (const char* id :
          {"b1_h8_s512_d264_fp16", "b1_h8_hk2_s4096_d512_bf16_causal", "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16",
           "b4_h16_hk1_sq2_sk900_d576_dv512_bf16_raggedhalving",
-          "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16_raggedrandom_page64"})
+          "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16_raggedrandom_page64",
+          "b4_h128_hk1_sq1_sk4096_d576_dv512_bf16_kve4m3_raggedfull_page64",
+          "b4_h128_hk1_sq1_sk4096_d576_dv512_bf16_kve4m3_pertoken_raggedfull_page64",
+          "b1_h16_hk1_sq40_sk900_d320_fp16_kvint4_causal", "b64_h8_sq1_sk900_d512_fp16_kvint8_raggedrandom"})
       EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_wide_fwd") << id << " " << arch;
-    for (const char* id : {"b1_h8_s512_d256_fp16", "b1_h8_sq2_sk512_d192_bf16_raggedfull"})
+    for (const char* id : {"b1_h8_s512_d256_fp16", "b1_h8_sq2_sk512_d192_bf16_raggedfull",
+                           "b1_h8_sq2_sk512_d192_bf16_kvint8_raggedfull"})
       EXPECT_NE(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_wide_fwd") << id << " " << arch;
+    // Where a CTA has 99 KB of shared memory, no config of decoding fits codes of head dim 256.
+    const bool has_99_kb = arch == std::string_view("sm_86") || arch == std::string_view("sm_120");
+    for (const char* id :
+         {"b4_h32_hk8_sq1_sk4096_d256_bf16_kve4m3_causal", "b4_h32_hk8_sq1_sk4096_d256_bf16_kvint8_raggedfull_page16"})
+      EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), has_99_kb ? "sm80_wide_fwd" : "sm80_decode_fwd")
+          << id << " " << arch;
     for (const char* id : {"b1_h8_s512_d584_fp16", "b1_h8_s512_d260_fp16", "b1_h8_s512_d512_fp32"})
       EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "ref_fwd") << id << " " << arch;
   }

@@ -66,6 +66,11 @@ inline constexpr const char* kPagedBytes = "b2_h4_hk2_sq9_sk150_d64_e4m3_perhead
 // Uneven pieces of O, rows of three heads, tiles of rows that do not exist; parts of a tile, and pages.
 inline constexpr const char* kWideRows = "b1_h6_hk2_sq15_sk100_d264_dv144_fp16_causal";
 inline constexpr const char* kWidePages = "b2_h16_hk1_sq1_sk200_d576_dv512_bf16_raggedhalving_page16";
+// Quantised caches of wide heads: a factor of each key, in pages; a factor of each head; int4 beneath a softcap.
+inline constexpr const char* kWideCodes =
+    "b2_h6_hk2_sq5_sk150_d272_dv144_fp16_kvint8_pertoken_causal_raggedhalving_page16";
+inline constexpr const char* kWideHeadCodes = "b2_h6_hk2_sq9_sk100_d272_dv144_bf16_kve4m3_perhead_causal_raggedhalving";
+inline constexpr const char* kWideNibbles = "b2_h6_hk2_sq9_sk100_d288_dv160_fp16_kvint4_perhead_causal_softcap5";
 inline constexpr const char* kPagedDecode = "b3_h4_hk2_sq3_sk300_d64_bf16_causal_raggedhalving_page16";
 // A tile of two row groups; five sequences as long as each other on an emulated GPU of four SMs.
 inline constexpr const char* kPagedChunk = "b3_h2_hk1_sq70_sk150_d64_bf16_causal_raggedhalving_page16";
@@ -270,6 +275,7 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kFinishWide = "sm80_wide_fwd/finish.cuh";
   static constexpr const char* kWorkWide = "sm80_wide_fwd/tile_of_cta.cuh";
   static constexpr const char* kPagesWide = "sm80_wide_fwd/pages.cuh";
+  static constexpr const char* kCodesWide = "sm80_wide_fwd/codes.cuh";
   static constexpr const char* kConsumerHopperWide = "sm90_wide_fwd/consumer.cuh";
   static constexpr const char* kFinishHopperWide = "sm90_wide_fwd/finish.cuh";
   static constexpr const char* kContextHopperWide = "sm90_wide_fwd/context.cuh";
@@ -894,7 +900,7 @@ inline const std::vector<Mutation>& mutations() {
       {"wide_k_stage_filled_too_early", kWideHeads, kWideRows, kKWide, "    load(item + kStages - 1);",
        "    load(item + kStages - 1), load(item + kStages);", "race|wrong result"},
       {"wide_row_maximum_not_shared", kWideHeads, kWideRows, kKWide,
-       "maxima[r] = ptx::max(maxima[r], shared(warp, r));", "shared(warp, r);", kWrong},
+       "maxima[r] = ptx::max(maxima[r], shared(warp, r, offset));", "shared(warp, r, offset);", kWrong},
       {"wide_row_sum_not_shared", kWideHeads, kWideRows, kKWide, "state.total[r] += shared(warp, r);",
        "state.total[r] += warp == column_warp ? shared(warp, r) : 0.0f;", kWrong},
       {"wide_columns_of_another_warp", kWideHeads, kWideRows, kKWide, "lane_v.chunk_address ^ (32 * column_warp)",
@@ -934,6 +940,54 @@ inline const std::vector<Mutation>& mutations() {
        "by_page_size.quotient(first_key));", kWrong},
       {"wide_keys_past_the_end", kWideSplit, kWidePages, kPagesWide, "key >= keys_end", "key > keys_end",
        "wrong result|out of bounds|uninitialised"},
+      {"wide_codes_barrier", kWideHeads, kWideHeadCodes, kKWide,
+       "ptx::bar_sync();  // everybody's codes of K are visible", "//", "race|uninitialised|wrong result"},
+      {"wide_codes_k_barrier", kWideHeads, kWideHeadCodes, kKWide, "ptx::bar_sync();  // K is there", "//",
+       "race|uninitialised|wrong result"},
+      {"wide_codes_maxima_barrier", kWideHeads, kWideHeadCodes, kKWide, "ptx::bar_sync();  // V's codes and the maxima",
+       "//", "race|uninitialised|wrong result"},
+      {"wide_codes_p_barrier", kWideHeads, kWideHeadCodes, kKWide, "ptx::bar_sync();  // V and P", "//",
+       "race|uninitialised|wrong result"},
+      {"wide_codes_wait_for_one_less", kWideHeads, kWideHeadCodes, kKWide, "kLater = kStages - 1;", "kLater = kStages;",
+       "race|uninitialised|wrong result"},
+      {"wide_codes_filled_before_they_are_left", kWideHeads, kWideHeadCodes, kKWide,
+       "    load(item + kStages);\n    mark(Activity::kQk, block);\n    Scores acc_s;\n    scores(acc_s, "
+       "address_widened());",
+       "    load(item + kStages), load(item + 1 + kStages);\n    Scores acc_s;\n    scores(acc_s, address_widened());",
+       "race|wrong result"},
+      {"wide_codes_factor_of_k_dropped", kWideHeads, kWideHeadCodes, kKWide, "transforms_scores(T) ? 1.0f : factor_k",
+       "1.0f", kWrong},
+      {"wide_codes_functions_without_factor_of_k", kWideHeads, kWideNibbles, kKWide,
+       "tile::element(acc_s, i) *= factor_k;", ";", kWrong},
+      {"wide_codes_factor_of_the_first_head", kWideHeads, kWideHeadCodes, kKWide,
+       "tile::descale(descales->descale_k, work.batch, work.head_kv)",
+       "tile::descale(descales->descale_k, work.batch, 0)", kWrong},
+      {"wide_codes_factor_of_v_dropped", kWideHeads, kWideHeadCodes, kFinishWide, "scale *= factor_v;", ";", kWrong},
+      {"wide_codes_weights_stay_scaled", kWideHeads, kWideNibbles, kKWide, "tile::scale_rows(acc_o, undone);", ";",
+       kWrong},
+      {"wide_codes_factors_of_keys_dropped", kWideHeads, kWideCodes, kKWide,
+       "tile::load_factors(factors, own_factors(item));\n      tile::multiply_columns(acc_s, factors);", ";", kWrong},
+      {"wide_codes_factors_of_values_dropped", kWideHeads, kWideCodes, kKWide,
+       "tile::load_factors(factors, own_factors(item + 1));\n      tile::multiply_columns(acc_s, factors);", ";",
+       kWrong},
+      {"wide_codes_factors_of_k_for_v", kWideHeads, kWideCodes, kKWide,
+       "is_k ? descales->descale_k : descales->descale_v", "descales->descale_k", kWrong},
+      {"wide_codes_too_few_slots_of_factors", kWideHeads, kWideCodes, "sm80_wide_fwd/config.h",
+       "return c.num_stages + 1;", "return c.num_stages;", "race|wrong result"},
+      {"wide_codes_unit_forgotten", kWideHeads, kWideCodes, kKWide,
+       "undone[0] *= units.undone(0), undone[1] *= units.undone(1);", ";", kWrong},
+      {"wide_codes_unit_of_own_keys", kWideHeads, kWideCodes, kKWide, "join(tops, tops_offset());", ";", kWrong},
+      {"wide_codes_o_in_the_unit_before", kWideHeads, kWideCodes, kKWide,
+       "rescale[r] *= units.update(tops[r], softmax.max_scaled[r], r);",
+       "units.update(tops[r], softmax.max_scaled[r], r);", kWrong},
+      {"wide_codes_factor_of_the_first_of_a_page", kWideSplit, kWideCodes, kCodesWide, "rows.in_page(row));", "0);",
+       kWrong},
+      {"wide_codes_halves_swapped", kWideHeads, kWideHeadCodes, kCodesWide, "chunk * kChunks + part)",
+       "chunk * kChunks + i)", kWrong},
+      {"wide_nibbles_not_in_order", kWideHeads, kWideNibbles, kCodesWide, "apart[2 * i], apart[2 * i + 1], 0x7632u",
+       "apart[2 * i], apart[2 * i + 1], 0x5410u", kWrong},
+      {"wide_codes_last_row_left_out", kWideHeads, kWideHeadCodes, kCodesWide, "kCount = C.block_n * kOfRow;",
+       "kCount = C.block_n * kOfRow - 1;", "race|wrong result|uninitialised"},
       // --- sm90_wide_fwd ---
       {"hopper_wide_maxima_barrier", kHopperWide, kWideRows, kConsumerHopperWide, "meet();  // the maxima are there",
        "//", kTornWrong},

@@ -172,7 +172,7 @@ bool reads_pages(const std::string& candidate, const char* id, std::string_view 
   return !family.why_unsupported(problem.problem(), info.limits);
 }
 
-// A config that is written out is not for every size.
+// A config that is written out is not for every size, and no family is for every head dim.
 bool is_valid(const char* candidate, const char* id, std::string_view arch = "sm_90") {
   const bool on_cpu = std::string_view(candidate).starts_with("cpu");
   try {
@@ -180,7 +180,9 @@ bool is_valid(const char* candidate, const char* id, std::string_view arch = "sm
                     (on_cpu ? open_cpu_device() : open_emulator(arch))->info().limits);
     return true;
   } catch (const Error& e) {
-    return std::string_view(e.what()).find("is not valid for") == std::string_view::npos;
+    const std::string_view what = e.what();
+    return what.find("is not valid for") == what.npos && what.find("head dim") == what.npos &&
+           what.find("head_dim=") == what.npos;
   }
 }
 
@@ -287,7 +289,11 @@ TEST_P(QuantisedCacheTest, EveryTypeScalingAndLayout) {
                          "b1_h2_sq12_sk700_d64_bf16_kve4m3_pertoken_raggedfull_page32",
                          "b3_h4_hk2_sq3_sk150_d128_bf16_kvint4_perhead_causal_bshd_raggedhalving_page16",
                          "b3_h2_sq5_sk70_d96_dv32_fp16_kvint4_pertoken_wl9_strided_softcap5_alibi_raggedrandom_page7",
-                         "b2_h2_sq2_sk90_d256_bf16_kvint4_pertoken_raggedhalving_page64"})
+                         "b2_h2_sq2_sk90_d256_bf16_kvint4_pertoken_raggedhalving_page64",
+                         "b2_h4_hk1_sq2_sk90_d576_dv512_bf16_kve4m3_bshd_raggedfull_page64",
+                         "b2_h4_hk2_sq3_sk70_d272_dv144_fp16_kvint8_pertoken_causal_raggedhalving_page7",
+                         "b3_h2_sq5_sk70_d320_fp16_kve5m2_perhead_wl9_strided_softcap5_alibi_sink_raggedrandom_page16",
+                         "b2_h4_hk1_sq3_sk90_d288_dv160_bf16_kvint4_pertoken_causal_raggedrandom_page1"})
     EXPECT_EQ(is_valid(GetParam(), id) ? PagedBatch(GetParam(), id).run() : "", "") << id;
 }
 
@@ -296,13 +302,15 @@ TEST_P(QuantisedCacheTest, HostileTablesGiveNaNAndTouchNothingElse) {
                          "b3_h2_sq12_sk40_d64_bf16_kve4m3_perhead_causal_raggedfull_page8",
                          "b3_h2_sq12_sk40_d64_fp16_kve5m2_causal_raggedfull_page8",
                          "b3_h2_sq12_sk40_d64_fp16_kvint8_pertoken_causal_raggedfull_page8",
-                         "b3_h2_sq12_sk40_d64_bf16_kvint4_causal_raggedfull_page8"})
+                         "b3_h2_sq12_sk40_d64_bf16_kvint4_causal_raggedfull_page8",
+                         "b3_h2_sq12_sk40_d272_bf16_kve4m3_causal_raggedfull_page8",
+                         "b3_h2_sq12_sk40_d144_fp16_kvint8_pertoken_causal_raggedfull_page8"})
     if (is_valid(GetParam(), id)) try_hostile_tables(GetParam(), id);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, QuantisedCacheTest,
-    ::testing::Values("cpu_fwd", kRef, "sm80_decode_fwd", kDecode, kDecodeParts,
+    ::testing::Values("cpu_fwd", kRef, "sm80_wide_fwd", kWideSplit, "sm80_decode_fwd", kDecode, kDecodeParts,
                       "sm80_decode_fwd:warp_rows=16,row_warps=2,key_warps=2,block_n=32,num_stages=4", kDecodeEight,
                       "sm80_decode_fwd:warp_rows=8,key_warps=1,block_n=32,num_stages=2"));
 
@@ -315,9 +323,12 @@ TEST(QuantisedCachesTest, DenseAndPacked) {
         "b2_h4_hk2_sq3_sk300_d64_bf16_kvint4_pertoken_causal_bshd", "b1_h4_hk1_sq2_sk90_d128_fp16_kvint4_strided",
         "b3_h8_hk2_sq2_sk200_d192_dv224_bf16_kvint4_perhead_strided_sink_raggedrandom",
         "b3_h8_hk2_sq2_sk200_d256_bf16_kve5m2_strided_softcap5_alibi_raggedrandom",
-        "b2_h3_hk1_sq20_sk100_d48_dv208_bf16_kve4m3_causal_wl30_bshd_raggedhalving"}) {
+        "b2_h3_hk1_sq20_sk100_d48_dv208_bf16_kve4m3_causal_wl30_bshd_raggedhalving",
+        "b1_h6_hk2_sq15_sk100_d272_dv144_fp16_kve4m3_pertoken_causal_strided",
+        "b1_h4_hk1_sq2_sk150_d512_bf16_kvint8_perhead_softcap5_alibi_sink",
+        "b3_h4_hk2_sq9_sk90_d320_fp16_kvint4_unscaled_wl20_raggedhalving"}) {
     const PlacedProblem problem = PlacedProblem::parse(id);
-    for (const char* candidate : {kRef, kDecode, kDecodeEight, "sm80_decode_fwd"})
+    for (const char* candidate : {kRef, kDecode, kDecodeEight, "sm80_decode_fwd", kWideHeads, "sm80_wide_fwd"})
       if (is_valid(candidate, id)) {
         EXPECT_EQ(run_on_emulator(device_sources(), candidate, problem, 2).verdict(), "passed")
             << candidate << " " << id;

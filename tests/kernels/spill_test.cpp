@@ -138,6 +138,17 @@ Problem draw_wide_problem(std::mt19937_64& random, const std::vector<DType>& dty
   return problem;
 }
 
+Problem draw_wide_problem_of_codes(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  static const std::vector<int> kWideDims = {160, 192, 256, 288, 320, 384, 448, 512, 512, 544, 576, 576};
+  Problem problem = draw_wide_problem(random, dtypes);
+  problem.head_dim = problem.head_dim_v = pick(random, kWideDims);
+  if (random() % 3 == 0) problem.head_dim_v = pick(random, kWideDims);
+  problem.kv_dtype = pick<DType>(random, {DType::kE4M3, DType::kE5M2, DType::kInt8, DType::kInt4});
+  if (problem.paged() || !problem.ragged())
+    problem.scaling = pick<std::optional<Scaling>>(random, {std::nullopt, Scaling::kToken});
+  return problem;
+}
+
 // Of V that lies transposed.
 Problem draw_transposed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
   Problem problem = draw_problem(random, dtypes);
@@ -260,6 +271,9 @@ TEST(SpillInt4, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_int4_problem);
 }
 TEST(SpillFp8, NoAcceptedConfigOfSm80Decode) { expect_no_spills(family_by_name("sm80_decode_fwd"), draw_8bit_problem); }
+TEST(SpillWide, NoAcceptedConfigOfCodes) {
+  expect_no_spills(family_by_name("sm80_wide_fwd"), draw_wide_problem_of_codes);
+}
 TEST(SpillWide, NoAcceptedConfigOfSm80Wide) { expect_no_spills(family_by_name("sm80_wide_fwd"), draw_wide_problem); }
 TEST(SpillWide, NoAcceptedConfigOfSm90Wide) { expect_no_spills(family_by_name("sm90_wide_fwd"), draw_wide_problem); }
 TEST(SpillExpressed, NoAcceptedConfigOfSm80Decode) {

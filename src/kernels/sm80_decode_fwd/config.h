@@ -39,8 +39,6 @@ constexpr Traits with_cache_of_q(Traits t) {
 }
 constexpr bool has_8bit_q(const Traits& t) { return is_8bit(t.element); }
 
-// Of an element of K and V in shared memory.
-constexpr int cache_bits(const Traits& t) { return has_nibbles(t) ? 4 : has_quantised_cache(t) ? 8 : 16; }
 constexpr int chunk_columns(const Traits& t) { return 128 / cache_bits(t); }
 // mma.m16n8k16 reads head_dim in steps of 16, of a quantised cache in pairs of them, or of int4 in fours: ldmatrix
 // brings 32 bytes of a row. The rest is filled with zeros.

@@ -10,6 +10,7 @@
 #include "kernels/sm80_decode_fwd/config.h"
 #include "kernels/sm80_decode_fwd/nibbles.cuh"
 #include "kernels/tile/cache_element.cuh"
+#include "kernels/tile/key_factors.cuh"
 #include "kernels/tile/shared_tile.cuh"
 #include "kernels/tile/softmax.cuh"
 
@@ -194,22 +195,6 @@ struct ValueUnit {
     return below < kBias ? ptx::float_of_bits((kBias - below) << 23) : 0.0f;
   }
 };
-
-// Of the warp's keys; `first`: the word of the lane's first one.
-template <int kTiles>
-FC_DEVICE void load_factors(float (&factors)[kTiles][2], ptx::SharedAddress first) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) factors[n][i] = ptx::float_of_bits(ptx::ld_shared_u32(first + 4 * (8 * n + i)));
-}
-template <int kTiles>
-FC_DEVICE void multiply_columns(float (&acc_s)[kTiles][4], const float (&factors)[kTiles][2]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) acc_s[n][i] *= factors[n][i % 2];
-}
 
 // From even and odd columns, 4t, 4t+2 and 4t+1, 4t+3 of 16, to pairs: 4t, 4t+1 and 4t+2, 4t+3.
 template <int kChunks>

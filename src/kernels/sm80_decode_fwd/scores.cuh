@@ -114,8 +114,8 @@ struct Queries {
     else if constexpr (scales_q(T)) tile::scale_rows(acc_s, factors);
     if constexpr (T.token_factors) {
       float own[Context::kKeyTiles][2];
-      load_factors(own, context.own_factors(number));
-      multiply_columns(acc_s, own);
+      tile::load_factors(own, context.own_factors(number));
+      tile::multiply_columns(acc_s, own);
     }
     if constexpr (marks_missing(T))
       spoil_missing(acc_s,

@@ -36,8 +36,8 @@ struct Output {
   // Weights become those of what V stores.
   FC_DEVICE void weigh_by_factors(const Context& context, Scores& acc_s, int number, float (&rescale)[2]) {
     float own[Context::kKeyTiles][2];
-    load_factors(own, context.own_factors(number) + 4 * C.block_n);
-    multiply_columns(acc_s, own);
+    tile::load_factors(own, context.own_factors(number) + 4 * C.block_n);
+    tile::multiply_columns(acc_s, own);
     if constexpr (weight_scale(T) != 1.0f) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {

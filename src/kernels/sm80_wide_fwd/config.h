@@ -45,16 +45,48 @@ constexpr int warp_pieces(const Config& c, const Traits& t) {
 constexpr int qo_bytes(const Config& c, const Traits& t) {
   return tile_rows(c) * 2 * tile::max_int(padded_dim(t.head_dim), padded_dim_v(t.head_dim_v));
 }
-constexpr int stage_bytes(const Config& c, const Traits& t) {
+// A block of K or V in q's type: a stage, or of a quantised cache what stages are widened to.
+constexpr int operand_bytes(const Config& c, const Traits& t) {
   return c.block_n * 2 * tile::max_int(padded_dim(t.head_dim), padded_dim_v(t.head_dim_v));
+}
+// Rows of codes are copied by 16 bytes and lie in tiles of 32.
+constexpr int stored_columns(const Traits& t, int head_dim) { return head_dim * cache_bits(t) / 16; }  // of 16 bits
+constexpr int padded_codes(const Traits& t, int head_dim) { return tile::round_up(head_dim, 256 / cache_bits(t)); }
+// A block of K or V as it is stored.
+constexpr int stage_bytes(const Config& c, const Traits& t) {
+  if (!has_quantised_cache(t)) return operand_bytes(c, t);
+  return c.block_n * cache_bits(t) / 8 * tile::max_int(padded_codes(t, t.head_dim), padded_codes(t, t.head_dim_v));
+}
+// What the traits do without has so many bytes, because an array has some.
+constexpr int kLeastBytes = 16;
+// Weights of keys times the factors of their values have a unit of their own in fp16 (ValueUnits).
+constexpr bool has_value_units(const Traits& t) { return t.token_factors && t.element == Element::kF16; }
+// Weights in fp16 are times 2^14 on their way to codes, so that those of a long row's keys keep their bits.
+constexpr float weight_scale(const Traits& t) {
+  return has_quantised_cache(t) && t.element == Element::kF16 ? 16384.0f : 1.0f;
+}
+// Of a quantised cache. Of each stage which keys are of a page that does not exist.
+constexpr int marks_bytes(const Config& c, const Traits& t) {
+  return t.paged ? c.num_stages * 4 * c.block_n : kLeastBytes;
+}
+// Factors of a block's keys or values. K's are read when its stage may be filled again, so there is a slot more.
+constexpr int factor_slots(const Config& c) { return c.num_stages + 1; }
+constexpr int factors_bytes(const Config& c, const Traits& t) {
+  return t.token_factors ? factor_slots(c) * 4 * c.block_n : kLeastBytes;
 }
 constexpr int p_bytes(const Config& c) { return tile_rows(c) * c.block_n * 2; }
 // Of each row the maximum, and at the end the sum, that each of its warps has found.
 constexpr int rows_bytes(const Config& c) { return tile_rows(c) * c.column_warps * 4; }
 constexpr int kFlagBytes = 16;
 
+constexpr int tops_bytes(const Config& c, const Traits& t) { return has_value_units(t) ? rows_bytes(c) : kLeastBytes; }
+constexpr int code_bytes(const Config& c, const Traits& t) {
+  return operand_bytes(c, t) + marks_bytes(c, t) + factors_bytes(c, t) + tops_bytes(c, t);
+}
+
 constexpr int smem_bytes(const Config& c, const Traits& t) {
-  return qo_bytes(c, t) + c.num_stages * stage_bytes(c, t) + p_bytes(c) + rows_bytes(c) + kFlagBytes;
+  return qo_bytes(c, t) + c.num_stages * stage_bytes(c, t) + p_bytes(c) + rows_bytes(c) + kFlagBytes +
+         (has_quantised_cache(t) ? code_bytes(c, t) : 0);
 }
 
 // A part of a tile's keys on its way from one CTA to another: maximum and sum of each row, and O, in fp32.

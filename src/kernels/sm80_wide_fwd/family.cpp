@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <span>
 
 #include "core/error.h"
 #include "kernels/batch_invariant.h"
@@ -47,11 +48,14 @@ class Sm80WideForward final : public GpuFamily<WideConfig> {
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_ampere(problem, limits)) return reason;
-    if (auto reason = why_no_quantised_cache(problem)) return reason;
+    const std::int64_t multiple = problem.has_quantised_cache() ? 128 / bits_of(problem.cache_dtype()) : 8;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
-      if (dim % 8 != 0 || dim > sm80_wide_fwd::kMaxHeadDim)
-        return fmt::format("head dims that are multiples of 8 up to {} only, not {}: rows are copied in 16-byte pieces",
-                           sm80_wide_fwd::kMaxHeadDim, dim);
+      if (dim % multiple != 0 || dim > sm80_wide_fwd::kMaxHeadDim)
+        return fmt::format("{} that are multiples of {} up to {} only, not {}: rows are copied in 16-byte pieces",
+                           problem.has_quantised_cache()
+                               ? fmt::format("a cache of {} with head dims", to_string(problem.cache_dtype()))
+                               : "head dims",
+                           multiple, sm80_wide_fwd::kMaxHeadDim, dim);
     }
     if (const std::int64_t dim = std::max(problem.head_dim, problem.head_dim_v); dim < sm80_wide_fwd::kMinHeadDim)
       return fmt::format("the larger head dim is {} at the least, not {}: narrow O fits one warp",
@@ -98,7 +102,12 @@ class Sm80WideForward final : public GpuFamily<WideConfig> {
     params.by_page_size = tile::FastDivide::by(static_cast<int>(std::max<std::int64_t>(problem.page_size, 1)));
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(tiles * splits);
-    set_params_of(step, params, problem, layouts);
+    if (problem.has_quantised_cache()) {
+      set_params_of(step, with_descales(params, problem), problem, layouts);
+      relocate_descales<WideParams>(step, problem);
+    } else {
+      set_params_of(step, params, problem, layouts);
+    }
     relocate_forward(step, offsetof(WideParams, problem));
     if (splits == 1) return one_step(std::move(step));
     step.relocate(offsetof(WideParams, parts), AddressOf::workspace(0));
@@ -119,9 +128,18 @@ class Sm80WideForward final : public GpuFamily<WideConfig> {
     };
     constexpr Shape kWide[] = {{2, 64, 2}, {2, 32, 4}, {4, 64, 2}, {4, 32, 2}, {2, 32, 2}, {2, 16, 3}, {2, 16, 2}};
     constexpr Shape kFewRows[] = {{4, 64, 3}, {4, 64, 2}, {4, 32, 3}, {4, 32, 2}, {2, 32, 2}, {2, 16, 3}, {2, 16, 2}};
+    // Stages of codes have half of the bytes, or a quarter, and beside them lies a tile of 16 bits.
+    constexpr Shape kWideCodes[] = {{2, 64, 4}, {2, 64, 3}, {2, 64, 2}, {2, 32, 4}, {2, 32, 2},
+                                    {4, 64, 4}, {4, 64, 2}, {4, 32, 2}, {2, 16, 4}, {2, 16, 2}};
+    constexpr Shape kFewRowsOfCodes[] = {{4, 64, 6}, {4, 64, 4}, {4, 64, 3}, {4, 64, 2}, {4, 32, 4},
+                                         {4, 32, 2}, {2, 32, 2}, {2, 16, 4}, {2, 16, 2}};
+    const auto shapes_of = [&](int row_warps) -> std::span<const Shape> {
+      if (problem.has_quantised_cache()) return row_warps == 1 ? std::span<const Shape>(kFewRowsOfCodes) : kWideCodes;
+      return row_warps == 1 ? std::span<const Shape>(kFewRows) : kWide;
+    };
     const std::int64_t rows = problem.seqlen_q * problem.group_size();
     for (int row_warps = rows <= 16 ? 1 : rows <= 32 ? 2 : 4; row_warps >= 1; row_warps /= 2) {
-      for (const Shape& shape : row_warps == 1 ? kFewRows : kWide) {
+      for (const Shape& shape : shapes_of(row_warps)) {
         const WideConfig config = {.row_warps = row_warps,
                                    .column_warps = shape.column_warps,
                                    .block_n = shape.block_n,

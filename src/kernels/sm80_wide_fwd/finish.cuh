@@ -28,6 +28,7 @@ struct Finish {
   const ScoreParams* score_params;
   const Work& work;
   const int lane, row_warp, column_warp;
+  const float factor_v;  // 1, but of a quantised cache
 
   // Rows of the tile; those of positions that do not exist are its last ones.
   FC_DEVICE int row(int r) const { return 16 * row_warp + tile::row_of_lane(lane, r); }
@@ -61,6 +62,7 @@ struct Finish {
       scale = tile::inverse_sum(total);
       lse = tile::log_sum_exp(maximum, total);
     }
+    if constexpr (has_quantised_cache(T) && !T.token_factors) scale *= factor_v;
     if (problem.lse && writes) {
       const long long of_head =
           T.ragged ? static_cast<long long>(place.head) * params.total_q + work.sequence.first_q

@@ -4,20 +4,28 @@
 // heads of a key head. Tiles of K and V alternate in one ring.
 
 #include "kernels/ptx/shuffle.cuh"
+#include "kernels/sm80_wide_fwd/codes.cuh"
 #include "kernels/sm80_wide_fwd/finish.cuh"
-#include "kernels/sm80_wide_fwd/pages.cuh"
 #include "kernels/tile/shared_row_softmax.cuh"
 #include "kernels/tile/timeline.cuh"
 
 namespace flashcore::sm80_wide_fwd {
 
-template <Traits T, Config C>
+template <Traits T, Config C, bool kHasCodes = has_quantised_cache(T)>
 struct SharedStorage {
   unsigned char qo[qo_bytes(C, T)];
   unsigned char stages[C.num_stages][stage_bytes(C, T)];
   unsigned char p[p_bytes(C)];
   unsigned char rows[rows_bytes(C)];
   unsigned char flag[kFlagBytes];  // whether this CTA merges
+};
+// Of a quantised cache.
+template <Traits T, Config C>
+struct SharedStorage<T, C, true> : SharedStorage<T, C, false> {
+  unsigned char widened[operand_bytes(C, T)];  // K of a block, and then its V
+  unsigned char marks[marks_bytes(C, T)];
+  unsigned char factors[factors_bytes(C, T)];
+  unsigned char tops[tops_bytes(C, T)];  // as rows: of scores with the factors of values
 };
 
 template <Traits T, Config C>
@@ -32,12 +40,16 @@ struct Kernel : tile::Marks {
   using TileQk = tile::SharedTile<kDim, tile::SharedLayout::kXor>;
   using TileV = tile::SharedTile<padded_dim_v(T.head_dim_v), tile::SharedLayout::kXor>;
   using TileP = tile::SharedTile<C.block_n, tile::SharedLayout::kXor>;
+  // As a stage has them: those, or tiles of codes.
+  using StoredK = StoredTile<T, has_quantised_cache(T) ? padded_codes(T, T.head_dim) : kDim>;
+  using StoredV = StoredTile<T, has_quantised_cache(T) ? padded_codes(T, T.head_dim_v) : padded_dim_v(T.head_dim_v)>;
   using Scores = float[kKeyTiles][4];
   static_assert(sizeof(Storage) == smem_bytes(C, T));
 
   const Params& params;
   const ScoreParams* score_params;
-  const PagedParams* paged;  // null where the traits have no such thing
+  const PagedParams* paged;           // null where the traits have no such thing
+  const Quantised<Params>* descales;  // so is this
   const Work& work;
   const int lane, row_warp, column_warp;
 
@@ -45,11 +57,17 @@ struct Kernel : tile::Marks {
   float acc_o[2 * kPieces][4];
   tile::SharedRowSoftmax softmax;
   float slopes[2];
+  // Of a quantised cache.
+  float factor_k, scale_log2;  // from what K stores to scores; K's factor is in either
+  KeyNotes<T, C> notes;
+  ValueUnits units;
 
-  FC_DEVICE Kernel(const Params& p, const ScoreParams* of_scores, const PagedParams* of_pages, const Work& of_cta)
+  FC_DEVICE Kernel(const Params& p, const ScoreParams* of_scores, const PagedParams* of_pages,
+                   const Quantised<Params>* of_cache, const Work& of_cta)
       : params(p),
         score_params(of_scores),
         paged(of_pages),
+        descales(of_cache),
         work(of_cta),
         lane(ptx::tid_x() % 32),
         row_warp(ptx::shfl_idx(ptx::tid_x() / 32, 0) / C.column_warps),
@@ -71,16 +89,30 @@ struct Kernel : tile::Marks {
     return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, rows) + (row_warp * C.column_warps + warp) * (16 * 4);
   }
   FC_DEVICE static ptx::SharedAddress address_flag() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, flag); }
+  FC_DEVICE static ptx::SharedAddress address_widened() {
+    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, widened);
+  }
+  FC_DEVICE static ptx::SharedAddress address_marks(int item) {
+    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, marks) +
+           static_cast<unsigned>(item) % kStages * (4 * C.block_n);
+  }
+  FC_DEVICE static ptx::SharedAddress address_factors(int item) {
+    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, factors) +
+           static_cast<unsigned>(item) % factor_slots(C) * (4 * C.block_n);
+  }
+  // From the maxima of rows to those with the factors of values.
+  FC_DEVICE static unsigned tops_offset() { return FC_OFFSET_OF(Storage, tops) - FC_OFFSET_OF(Storage, rows); }
 
   // A number of each of the warp's rows, for the warps that share them.
-  FC_DEVICE void share(const float (&values)[2]) const {
+  FC_DEVICE void share(const float (&values)[2], unsigned offset = 0) const {
     if (lane % 4 != 0) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      ptx::st_shared_u32(address_rows(column_warp) + 4 * tile::row_of_lane(lane, r), ptx::bits_of_float(values[r]));
+      ptx::st_shared_u32(address_rows(column_warp) + offset + 4 * tile::row_of_lane(lane, r),
+                         ptx::bits_of_float(values[r]));
   }
-  FC_DEVICE float shared(int warp, int r) const {
-    return ptx::float_of_bits(ptx::ld_shared_u32(address_rows(warp) + 4 * tile::row_of_lane(lane, r)));
+  FC_DEVICE float shared(int warp, int r, unsigned offset = 0) const {
+    return ptx::float_of_bits(ptx::ld_shared_u32(address_rows(warp) + offset + 4 * tile::row_of_lane(lane, r)));
   }
 
   // --- load -------------------------------------------------------------------------------------------------------
@@ -106,8 +138,8 @@ struct Kernel : tile::Marks {
     const unsigned short* head = static_cast<const unsigned short*>(tensor) + work.head_kv * strides.head;
     const int first_key = block * C.block_n;
     if constexpr (T.paged) {
-      const BlockRows<kIsK> rows = {*paged,     params.by_page_size, strides,         head,
-                                    work.batch, first_key,           work.keys_begin, work.keys_end};
+      const BlockRows<kIsK && !has_quantised_cache(T)> rows = {
+          *paged, params.by_page_size, strides, head, work.batch, first_key, work.keys_begin, work.keys_end};
       Tile::template copy_paged_async<C.block_n, kColumns, kThreads>(to, rows, ptx::tid_x());
     } else {
       head += work.batch * strides.batch + work.sequence.first_kv * strides.row;
@@ -120,13 +152,33 @@ struct Kernel : tile::Marks {
     if (block < work.blocks.end) {
       if (item % 2 == 0) {
         mark(Activity::kLoadK, block);
-        load_block<TileQk, T.head_dim, true>(address_item(item), problem().k, problem().k_stride, block);
+        load_block<StoredK, stored_columns(T, T.head_dim), true>(address_item(item), problem().k,
+                                                                 stored_strides<T>(problem().k_stride), block);
       } else {
         mark(Activity::kLoadV, block);
-        load_block<TileV, T.head_dim_v, false>(address_item(item), problem().v, problem().v_stride, block);
+        load_block<StoredV, stored_columns(T, T.head_dim_v), false>(address_item(item), problem().v,
+                                                                    stored_strides<T>(problem().v_stride), block);
       }
+      if constexpr (has_quantised_cache(T) && (T.paged || T.token_factors)) note_keys(item, block);
     }
     ptx::cp_async_commit();
+  }
+  // Of a quantised cache. Factors are there after store_factors().
+  FC_DEVICE void note_keys(int item, int block) {
+    const bool is_k = item % 2 == 0;
+    const Descale& by = is_k ? descales->descale_k : descales->descale_v;
+    if constexpr (T.paged) {
+      const Strides none = {0, 0, 0};
+      const BlockRows<false> rows = {*paged,          params.by_page_size, none, nullptr, work.batch, block * C.block_n,
+                                     work.keys_begin, work.keys_end};
+      notes.read_paged(work, by, rows, is_k ? address_marks(item) : 0);
+    } else {
+      notes.read(work, by, block * C.block_n);
+    }
+  }
+  FC_DEVICE void store_factors(int item) const {
+    if constexpr (T.token_factors)
+      if (work.blocks.begin + item / 2 < work.blocks.end) notes.store(address_factors(item));
   }
 
   // --- compute ----------------------------------------------------------------------------------------------------
@@ -184,15 +236,28 @@ struct Kernel : tile::Marks {
     if (const tile::Cut cut = mask.template cut<kKeys>(block, first, last); cut.any())
       mask.apply(acc_s, cut, first_key, {position(0), position(1)});
   }
+  // The maxima of all warps that share the rows.
+  FC_DEVICE void join(float (&maxima)[2], unsigned offset = 0) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int warp = 0; warp < C.column_warps; ++warp) maxima[r] = ptx::max(maxima[r], shared(warp, r, offset));
+    }
+  }
+  // The maxima of most blocks are those of blocks before.
+  FC_DEVICE void rescale_to_new_max(const float (&rescale)[2]) {
+    if (ptx::vote_any(rescale[0] != 1.0f || rescale[1] != 1.0f)) tile::scale_rows(acc_o, rescale);
+  }
   // The warp's keys, rounded, for the warps that share its rows.
   FC_DEVICE void write_p(const Scores& acc_s) const {
+    constexpr float kScale = weight_scale(T);
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         ptx::st_shared_u32(address_p() + TileP::offset(tile::row_of_lane(lane, r), column_warp * kKeyTiles + n) +
                                2 * tile::column_of_lane(lane),
-                           tile::pack<T.element>(acc_s[n][2 * r], acc_s[n][2 * r + 1]));
+                           tile::pack<T.element>(kScale * acc_s[n][2 * r], kScale * acc_s[n][2 * r + 1]));
     }
   }
   FC_DEVICE void add_pv(ptx::SharedAddress v) {
@@ -234,21 +299,90 @@ struct Kernel : tile::Marks {
     ptx::bar_sync();  // the maxima are there, and everybody has left K
     load(item + kStages);
     mark(Activity::kSoftmax, block);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int warp = 0; warp < C.column_warps; ++warp) maxima[r] = ptx::max(maxima[r], shared(warp, r));
-    }
+    join(maxima);
     float rescale[2];
     softmax.update(acc_s, maxima, problem().scale_log2, rescale);
     write_p(acc_s);
-    // The maxima of most blocks are those of blocks before.
-    if (ptx::vote_any(rescale[0] != 1.0f || rescale[1] != 1.0f)) tile::scale_rows(acc_o, rescale);
+    rescale_to_new_max(rescale);
     mark(Activity::kWaitV, block);
     ptx::cp_async_wait<kStages - 1>();
     ptx::bar_sync();  // P is there, and everybody's copies of V
     mark(Activity::kPv, block);
     add_pv(address_item(item + 1));
+  }
+
+  // The same of a quantised cache. On entry the copies of items up to 2 * number + kStages - 1 are under way.
+  FC_DEVICE void step_of_codes(int number) {
+    constexpr int kLater = kStages - 1;  // items under way behind the one that is waited for
+    const int block = work.blocks.begin + number, item = 2 * number;
+    mark(Activity::kWaitK, block);
+    ptx::cp_async_wait<kLater>();
+    ptx::bar_sync();  // everybody's codes of K are visible, and everybody has left the V before
+    mark(Activity::kLoadK, block);
+    widen_block<T, C, kDim, padded_codes(T, T.head_dim), T.paged>(address_widened(), address_item(item),
+                                                                  address_marks(item));
+    ptx::bar_sync();  // K is there, and everybody has left K's codes
+    load(item + kStages);
+    mark(Activity::kQk, block);
+    Scores acc_s;
+    scores(acc_s, address_widened());
+    mark(Activity::kMask, block);
+    if constexpr (T.token_factors) {
+      float factors[kKeyTiles][2];
+      tile::load_factors(factors, own_factors(item));
+      tile::multiply_columns(acc_s, factors);
+    } else if constexpr (transforms_scores(T)) {
+#pragma unroll
+      for (int i = 0; i < tile::kElements<Scores>; ++i) tile::element(acc_s, i) *= factor_k;
+    }
+    transform(acc_s, block);
+    float maxima[2] = {tile::row_max(acc_s, 0) * scale_log2, tile::row_max(acc_s, 1) * scale_log2};
+    share(maxima);
+    float tops[2] = {0.0f, 0.0f};
+    if constexpr (has_value_units(T)) {
+      float factors[kKeyTiles][2];
+      tile::load_factors(factors, own_factors(item + 1));
+#pragma unroll
+      for (int r = 0; r < 2; ++r) tops[r] = ValueUnits::largest(acc_s, factors, scale_log2, r);
+      share(tops, tops_offset());
+    }
+    store_factors(item + kStages);
+    mark(Activity::kWaitPartner, block);
+    ptx::cp_async_wait<kLater>();
+    ptx::bar_sync();  // V's codes and the maxima are there, and everybody has left K
+    mark(Activity::kLoadV, block);
+    widen_block<T, C, padded_dim_v(T.head_dim_v), padded_codes(T, T.head_dim_v), false>(address_widened(),
+                                                                                        address_item(item + 1), 0);
+    mark(Activity::kSoftmax, block);
+    join(maxima);
+    float rescale[2];
+    softmax.update(acc_s, maxima, scale_log2, rescale);
+    if constexpr (T.token_factors) {
+      float factors[kKeyTiles][2];
+      if constexpr (has_value_units(T)) {
+        join(tops, tops_offset());
+        float to_weight[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          rescale[r] *= units.update(tops[r], softmax.max_scaled[r], r);
+          to_weight[r] = units.to_weight(r);
+        }
+        tile::scale_rows(acc_s, to_weight);
+      }
+      tile::load_factors(factors, own_factors(item + 1));
+      tile::multiply_columns(acc_s, factors);
+    }
+    write_p(acc_s);
+    rescale_to_new_max(rescale);
+    ptx::bar_sync();  // V and P are there, and everybody has left V's codes
+    load(item + 1 + kStages);
+    mark(Activity::kPv, block);
+    add_pv(address_widened());
+    store_factors(item + 1 + kStages);
+  }
+  // Of the lane's first key.
+  FC_DEVICE ptx::SharedAddress own_factors(int item) const {
+    return address_factors(item) + 4 * (column_warp * kKeys + tile::column_of_lane(lane));
   }
 
   // --- finish -----------------------------------------------------------------------------------------------------
@@ -264,7 +398,16 @@ struct Kernel : tile::Marks {
 #pragma unroll
       for (int warp = 0; warp < C.column_warps; ++warp) state.total[r] += shared(warp, r);
     }
-    const Finish<T, C> rest{params, score_params, work, lane, row_warp, column_warp};
+    float factor_v = 1.0f;
+    if constexpr (has_quantised_cache(T) && !T.token_factors)
+      factor_v = tile::descale(descales->descale_v, work.batch, work.head_kv);
+    if constexpr (weight_scale(T) != 1.0f) {
+      constexpr float kUndone = 1.0f / weight_scale(T);
+      float undone[2] = {kUndone, kUndone};
+      if constexpr (has_value_units(T)) undone[0] *= units.undone(0), undone[1] *= units.undone(1);
+      tile::scale_rows(acc_o, undone);
+    }
+    const Finish<T, C> rest{params, score_params, work, lane, row_warp, column_warp, factor_v};
     if (C.num_splits == 1 || work.parts == 1) {
       mark(Activity::kEpilogue);
       rest.store(state, acc_o, address_qo());
@@ -292,20 +435,30 @@ struct Kernel : tile::Marks {
     softmax.reset();
     tile::set_zero(acc_o);
     load_q();  // in the group of the first K
-#pragma unroll
-    for (int item = 0; item < kStages - 1; ++item) load(item);
+    if constexpr (has_quantised_cache(T)) {
+      factor_k = T.token_factors ? 1.0f : tile::descale(descales->descale_k, work.batch, work.head_kv);
+      scale_log2 = problem().scale_log2 * (transforms_scores(T) ? 1.0f : factor_k);
+      units.reset();
 #pragma unroll 1
-    for (int number = 0; number < work.blocks.count(); ++number) step(number);
+      for (int item = 0; item < kStages; ++item) load(item), store_factors(item);
+#pragma unroll 1
+      for (int number = 0; number < work.blocks.count(); ++number) step_of_codes(number);
+    } else {
+#pragma unroll
+      for (int item = 0; item < kStages - 1; ++item) load(item);
+#pragma unroll 1
+      for (int number = 0; number < work.blocks.count(); ++number) step(number);
+    }
     finish();
   }
 };
 
 template <Traits T, Config C>
 FC_DEVICE void attend(const Params& params, const ScoreParams* score, const RaggedParams* ragged,
-                      const PagedParams* paged) {
+                      const PagedParams* paged, const Quantised<Params>* descales = nullptr) {
   Work work;
   if (!find_work<T, C>(params, ragged, paged, work)) return;
-  Kernel<T, C> cta(params, score, paged, work);
+  Kernel<T, C> cta(params, score, paged, descales, work);
   cta.begin_role(tile::Role::kWarp);
   cta.run();
   cta.end_role();
@@ -333,6 +486,30 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_paged(const __grid_constant__ Paged<Params> params) {
   attend<T, C>(params.plain, &params.score, &params.ragged, &params.paged);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised(const __grid_constant__ Quantised<Params> params) {
+  attend<T, C>(params.plain, nullptr, nullptr, nullptr, &params);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_scored(const __grid_constant__ Scored<Quantised<Params>> params) {
+  attend<T, C>(params.plain.plain, &params.score, nullptr, nullptr, &params.plain);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_ragged(const __grid_constant__ Ragged<Quantised<Params>> params) {
+  attend<T, C>(params.plain.plain, &params.score, &params.ragged, nullptr, &params.plain);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_paged(const __grid_constant__ Paged<Quantised<Params>> params) {
+  attend<T, C>(params.plain.plain, &params.score, &params.ragged, &params.paged, &params.plain);
 }
 
 }  // namespace flashcore::sm80_wide_fwd

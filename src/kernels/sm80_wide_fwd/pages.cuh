@@ -8,8 +8,8 @@
 namespace flashcore::sm80_wide_fwd {
 
 // The rows of a block of keys, or of their values, for SharedTile::copy_paged_async. A key of a page that the pool does
-// not have is NaN, its value zero.
-template <bool kKeys>
+// not have is NaN, its value zero. Codes are zeros too, and become NaN where they are widened (codes.cuh).
+template <bool kNanKeys>
 struct BlockRows {
   static constexpr int kNoKey = -1, kBadPage = -2;  // no key that counts; a page that the pool does not have
 
@@ -28,12 +28,14 @@ struct BlockRows {
     const int page = tile::page_at(paged, sequence, by_page_size.quotient(key));
     return page >= 0 ? page : kBadPage;
   }
-  FC_DEVICE const unsigned short* address(int page, int row) const {
+  FC_DEVICE int in_page(int row) const {
     const int key = first_key + row;
-    const int in_page = key - by_page_size.quotient(key) * paged.page_size;
-    return pool + page * strides.batch + in_page * strides.row;
+    return key - by_page_size.quotient(key) * paged.page_size;
   }
-  FC_DEVICE static bool is_nan(int page) { return kKeys && page == kBadPage; }
+  FC_DEVICE const unsigned short* address(int page, int row) const {
+    return pool + page * strides.batch + in_page(row) * strides.row;
+  }
+  FC_DEVICE static bool is_nan(int page) { return kNanKeys && page == kBadPage; }
   FC_DEVICE static float nan() { return ptx::float_of_bits(0x7fff7fffu); }  // two of fp16, or of bf16
 };
 

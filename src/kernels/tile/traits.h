@@ -69,6 +69,8 @@ constexpr bool has_score(const Traits& t) { return transforms_scores(t) || t.sin
 constexpr bool has_expression(const Traits& t) { return t.score_expression || t.mask_expression; }
 constexpr bool has_quantised_cache(const Traits& t) { return t.cache != CacheElement::kAsQ; }
 constexpr bool has_nibbles(const Traits& t) { return t.cache == CacheElement::kInt4; }
+// Of an element of K and V, where q has 16 bits or K and V are a quantised cache.
+constexpr int cache_bits(const Traits& t) { return has_nibbles(t) ? 4 : has_quantised_cache(t) ? 8 : 16; }
 constexpr Element element_of_cache(const Traits& t) {
   switch (t.cache) {
     case CacheElement::kE4M3: return Element::kE4M3;
