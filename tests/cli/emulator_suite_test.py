@@ -45,12 +45,12 @@ class EmulatorSuiteTest(CliTest):
                 self.assertEqual(names - wide, set(), f"{family} takes narrow heads now: all of them are wanted of it")
                 wanted = wide
             if family == "sm90_fp8_fwd":
-                wanted = of_8_bits - {"fp8_e5m2", "fp8_out"}
+                wanted = of_8_bits - {"fp8_out"}
             if family == "sm89_fp8_fwd":  # it transposes every V
                 self.assertEqual(names & paged_8_bits, set(), "it reads paged caches now: all of them are wanted of it")
-                wanted = of_8_bits - {"fp8_e5m2", "fp8_vdn"} - paged_8_bits
+                wanted = of_8_bits - {"fp8_vdn"} - paged_8_bits
             if family == "sm80_decode_fwd":  # it has no factors of rows
-                wanted |= of_8_bits - {"fp8_vdn", "fp8_token_softcap", "fp8_token_functions"}
+                wanted |= of_8_bits - {"fp8_vdn", "fp8_token_softcap", "fp8_token_functions", "fp8_e5m2_token"}
             if family in ("sm80_short_fwd", "sm90_short_fwd"):
                 self.assertEqual(names & ragged, set(), f"{family} takes ragged batches now: all of them are wanted of it")
                 wanted -= ragged

@@ -245,6 +245,9 @@ TEST_F(EmulatorTest, EightBitFloatsAreDecoded) {
   EXPECT_EQ(dot("e4m3", 0x01, 0x38), 0x1p-9f);
   EXPECT_EQ(dot("e5m2", 0x3c, 0x7b), 57344.0f);
   EXPECT_EQ(dot("e5m2", 0x3c, 0x01), 0x1p-16f);
+  EXPECT_EQ(dot("e4m3_e5m2", 0x38, 0x7b), 57344.0f);
+  EXPECT_EQ(dot("e4m3_e5m2", 0x7e, 0x3c), 448.0f);
+  EXPECT_EQ(dot("e4m3_e5m2", 0x01, 0x01), 0x1p-25f);
   EXPECT_TRUE(std::isnan(dot("e4m3", 0x38, 0xff)));
 }
 

@@ -84,7 +84,7 @@ TEST(Dispatch, DecodesPagesAndRaggedBatchesWithKeysDealtOut) {
   }
 }
 
-// q of 8 bits in the same way; of dense ones those that no family of 8-bit tensor cores has.
+// q of 8 bits in the same way; of dense ones those that no family of 8-bit tensor cores has, and few rows of e5m2.
 TEST(Dispatch, DecodesEightBitsWithKeysDealtOut) {
   for (const auto& [device, arch] :
        {std::pair("a100", "sm_80"), {"none", "sm_89"}, {"h100", "sm_90"}, {"h200", "sm_90"}, {"none", "sm_120"}}) {
@@ -93,17 +93,22 @@ TEST(Dispatch, DecodesEightBitsWithKeysDealtOut) {
           "b4_h28_hk4_sq16_sk20000_d128_e5m2_perhead_causal_raggedfull_page1",
           "b64_h32_hk8_sq4_sk4096_d128_e4m3_raggedrandom", "b64_h32_hk8_sq16_sk4096_d128_e4m3_raggedrandom",
           "b4_h32_hk8_sq16_sk4096_d64_e4m3_perhead_causal_softcap30_raggedfull_page64",
-          "b4_h32_hk8_sq500_sk4096_d128_e5m2_causal_raggedrandom_page16", "b64_h32_hk8_sq1_sk4096_d128_e5m2"})
+          "b64_h32_hk8_sq1_sk4096_d128_e5m2", "b4_h32_hk8_sq16_sk4096_d128_e5m2_perhead_causal"})
       EXPECT_EQ(choose(id, gpu(device, arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
+    EXPECT_EQ(choose("b4_h32_hk8_sq500_sk4096_d128_e5m2_causal_raggedrandom_page16", gpu(device, arch))
+                  .candidate.family->name(),
+              arch == std::string_view("sm_90") ? "sm90_fp8_fwd" : "sm80_decode_fwd")
+        << arch;
   }
-  for (const char* id : {"b64_h32_hk8_sq1_sk4096_d128_e4m3", "b8_h32_hk8_s2048_d128_e4m3_causal_raggedhalving"}) {
+  for (const char* id : {"b64_h32_hk8_sq1_sk4096_d128_e4m3", "b8_h32_hk8_s2048_d128_e4m3_causal_raggedhalving",
+                         "b8_h32_hk8_s2048_d128_e5m2_causal_raggedhalving", "b4_h32_hk8_sq17_sk4096_d128_e5m2"}) {
     EXPECT_EQ(choose(id, gpu("none", "sm_89")).candidate.family->name(), "sm89_fp8_fwd") << id;
     EXPECT_EQ(choose(id, gpu("a100", "sm_80")).candidate.family->name(), "sm80_decode_fwd") << id;
   }
   EXPECT_EQ(choose("b64_h32_hk8_sq1_sk4096_d128_e4m3", gpu("h100", "sm_90")).candidate.family->name(), "sm90_fp8_fwd");
 }
 
-// More rows than decoding's of e4m3, whatever the batch, the cache and the scores are; what its boxes of TMA cannot
+// More rows than decoding's, whatever the batch, the cache and the scores are; what its boxes of TMA cannot
 // bring goes to decoding all the same.
 TEST(Dispatch, PrefillsEightBitsByWgmmaOnHopper) {
   for (const char* device : {"h100", "h200", "none"}) {
@@ -113,6 +118,9 @@ TEST(Dispatch, PrefillsEightBitsByWgmmaOnHopper) {
           "b4_h32_hk8_sq17_sk4096_d64_e4m3_perhead_causal_raggedrandom_page2",
           "b4_h32_hk8_sq17_sk4096_d128_e4m3_raggedfull_page1", "b4_h32_hk8_s2048_d128_e4m3_causal_softcap30",
           "b4_h32_hk8_s2048_d64_e4m3_pertoken_causal_alibi_sink",
+          "b4_h32_hk8_s2048_d64_e5m2_pertoken_causal_alibi_sink",
+          "b4_h32_hk8_sq17_sk4096_d64_e5m2_perhead_causal_raggedrandom_page2", "b4_h32_hk8_sq17_sk4096_d128_e5m2",
+          "b4_h32_hk8_sq1_sk4096_d128_e5m2_causal_amax", "b4_h32_hk8_s2048_d128_e5m2_causal_vdn",
           "b4_h32_hk8_s2048_d256_e4m3_perhead_causal_softcap30_alibi_sink_raggedhalving"})
       EXPECT_EQ(choose(id, gpu(device, "sm_90")).candidate.family->name(), "sm90_fp8_fwd") << id << " " << device;
     EXPECT_EQ(choose("b4_h32_hk8_sq500_sk4096_d64_e4m3_causal_raggedrandom_page1", gpu(device, "sm_90"))

@@ -167,6 +167,7 @@ TEST(Expressed, OfEightBits) {
        ""},
       {"b1_h2_sq40_sk90_d64_e4m3_vdn", "s + 0.1 * h", "(i + j) % 3 != 0", ""},
       {"b1_h2_sq40_sk90_d64_e5m2", "s + 0.1 * h", "(i + j) % 3 != 0", ""},
+      {"b1_h2_hk1_sq70_sk170_d64_e5m2_pertoken_causal", "", "i // 40 == j // 40 || j < 9", ""},
   };
   for (const Decoding& one : kCases) {
     Problem problem = Problem::parse(one.problem);
@@ -189,8 +190,8 @@ TEST(Expressed, OfEightBits) {
       EXPECT_EQ(run_on_emulator(device_sources(), candidate, {problem, Layout::kBshd}, 3).verdict(), "passed")
           << candidate << " " << one.problem << " " << one.score << " " << one.mask;
     }
-    // Pages, e5m2 and V that lies transposed have no kernels with functions but the naive one and that of few rows.
-    const bool is_usual = !problem.paged() && !problem.has_transposed_v() && problem.dtype == DType::kE4M3;
+    // Pages and V that lies transposed have no kernels with functions but the naive one and that of few rows.
+    const bool is_usual = !problem.paged() && !problem.has_transposed_v();
     EXPECT_GE(takers, is_usual && problem.head_dim <= 128 ? 4 : 1) << one.problem;
   }
 }

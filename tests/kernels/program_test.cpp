@@ -150,7 +150,7 @@ TEST(Program, FactorsAreAddresses) {
     const PlacedProblem problem = PlacedProblem::parse(id);
     for (const char* name : {"ref_fwd", "sm89_fp8_fwd", "sm80_decode_fwd"}) {
       const Family& family = family_by_name(name);
-      if (family.why_unsupported(problem, limits)) continue;  // of e5m2, or of factors of rows
+      if (family.why_unsupported(problem, limits)) continue;  // of factors of rows
       const Program program =
           family.program(family.default_config(problem, limits), problem, limits, make_layouts(problem));
       program.validate();

@@ -69,6 +69,16 @@ TEST(Sm89Fp8, RaggedBatchesHaveTheirOwnFactors) {
                                   "b6_h2_sq70_sk90_d48_e4m3_bshd_raggedrandom",
                                   "b3_h2_sq66_sk90_d64_e4m3_perhead_softcap5_alibibatch_sink_raggedhalving"});
 }
+// Q·K of e5m2, and P of e4m3 with V of e5m2.
+TEST(Sm89Fp8, E5m2) {
+  expect_ada_passes(kAdaPlain, {"b2_h4_hk2_sq70_sk150_d64_e5m2_perhead", "b1_h2_sq130_sk200_d80_e5m2_pertoken_causal",
+                                "b2_h4_hk2_sq70_sk100_d64_e5m2_perhead_softcap5_alibibatch_sink",
+                                "b3_h4_hk2_sq70_sk100_d64_e5m2_perhead_causal_raggedhalving"});
+  expect_ada_passes(kAdaTwo, {"b1_h2_s100_d48_e5m2_oe5m2_causal_wl40", "b1_h2_sq40_sk0_d48_e5m2_sink"});
+  expect_ada_passes(kAdaWide, {"b1_h1_s140_d256_dv48_e5m2_causal"});
+  expect_ada_passes(kAdaNever, {"b1_h2_sq70_sk100_d64_e5m2_unscaled_strided"});
+  expect_ada_passes(kAdaUneven, {"b1_h1_s200_d64_e5m2_wl9_wr4_tl"});
+}
 TEST(Sm89Fp8, NothingToDo) {
   expect_ada_passes(kAdaTwo, {"b1_h2_sq0_sk40_d48_e4m3", "b1_h2_sq40_sk0_d48_e4m3", "b1_h2_sq40_sk0_d48_e4m3_sink"});
 }
@@ -81,6 +91,7 @@ TEST(Sm89Fp8, RefusesWhatItCannotDo) {
   };
   for (const char* arch : {"sm_89", "sm_90", "sm_100", "sm_120"}) {
     EXPECT_EQ(reason("b1_h1_s64_d64_e4m3", arch), "");
+    EXPECT_EQ(reason("b1_h1_s64_d64_e5m2", arch), "");
     EXPECT_EQ(reason("b2_h1_s64_d128_e4m3_causal_softcap5_alibi_sink_raggedfull", arch), "");
   }
   // Without the instruction its operands are unpacked, which takes registers.
@@ -90,8 +101,7 @@ TEST(Sm89Fp8, RefusesWhatItCannotDo) {
     EXPECT_NE(reason("b1_h1_s64_d256_e4m3", arch).find("registers"), std::string::npos);
   EXPECT_NE(reason("b1_h1_s64_d64_e4m3", "sm_80").find("8.9"), std::string::npos);
   EXPECT_NE(reason("b1_h1_s64_d64_e4m3", "sm_86"), "");
-  EXPECT_NE(reason("b1_h1_s64_d64_bf16", "sm_89"), "");
-  EXPECT_NE(reason("b1_h1_s64_d64_e5m2", "sm_89"), "");
+  EXPECT_EQ(reason("b1_h1_s64_d64_bf16", "sm_89"), "e4m3 and e5m2 only");
   EXPECT_NE(reason("b1_h1_s64_d72_e4m3", "sm_89").find("multiples of 16"), std::string::npos);
   EXPECT_NE(reason("b1_h1_s64_d272_e4m3", "sm_89"), "");
   EXPECT_NE(reason("b2_h1_s64_d64_e4m3_raggedfull_page16", "sm_89").find("block table"), std::string::npos);
@@ -116,7 +126,7 @@ TEST(Sm89Fp8, RefusesConfigsThatCannotBe) {
             std::string::npos);
 }
 
-// Hopper keeps its wgmma kernel where that has one; e5m2 stays with the naive kernel.
+// Hopper keeps its wgmma kernel where that has one.
 TEST(Sm89Fp8, WhereDispatchTakesIt) {
   const auto chosen = [](const char* id, const char* arch) {
     DeviceInfo device;
@@ -128,7 +138,8 @@ TEST(Sm89Fp8, WhereDispatchTakesIt) {
   for (const char* arch : {"sm_89", "sm_100", "sm_120"}) {
     EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3_causal", arch), "sm89_fp8_fwd") << arch;
     EXPECT_EQ(chosen("b8_h8_sq1_sk4096_d128_e4m3", arch), "sm89_fp8_fwd") << arch;
-    EXPECT_EQ(chosen("b1_h8_s4096_d128_e5m2", arch), "sm80_decode_fwd") << arch;
+    EXPECT_EQ(chosen("b1_h8_s4096_d128_e5m2", arch), "sm89_fp8_fwd") << arch;
+    EXPECT_EQ(chosen("b1_h8_s4096_d128_e5m2_pertoken_causal_amax", arch), "sm89_fp8_fwd") << arch;
   }
   EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3", "sm_90"), "sm90_fp8_fwd");
   EXPECT_EQ(chosen("b1_h8_s4096_d128_e4m3_softcap30", "sm_90"), "sm90_fp8_fwd");

@@ -135,6 +135,22 @@ TEST(Sm90Fp8, FunctionsOfScoresTakeWhatQAndKStandFor) {
   expect_passes(with(kFp8ValuesFirst, "scheduler", 1), {"b1_h2_hk1_sq130_sk200_d128_e4m3_pertoken_wl40_softcap5"});
   expect_passes(kFp8WideBlocks, {"b1_h2_sq70_sk200_d256_e4m3_perhead_softcap5_alibi"});
 }
+// Q·K of e5m2, and P of e4m3 with V of e5m2: each way to sum, and each way in which V, rows and keys come.
+TEST(Sm90Fp8, E5m2) {
+  expect_passes(kFp8Apart,
+                {"b2_h4_hk2_sq70_sk150_d64_e5m2_perhead", "b1_h2_sq130_sk203_d128_e5m2_ofp16_pertoken_causal_bshd",
+                 "b2_h4_hk2_sq70_sk100_d64_e5m2_unscaled_causal_wl40_softcap5_alibibatch_sink",
+                 "b3_h4_hk2_sq70_sk100_d64_e5m2_perhead_causal_raggedhalving",
+                 "b3_h4_hk2_sq70_sk150_d64_e5m2_perhead_wl40_wr5_bshd_raggedhalving_page16"});
+  expect_passes(kFp8ScoresFirst, {"b1_h2_s100_d48_e5m2", "b1_h1_sq200_sk33_d32_e5m2_causal"});
+  expect_passes(kFp8ValuesFirst, {"b1_h1_sq70_sk300_d128_e5m2"});
+  expect_passes(kFp8Blocks, {"b1_h2_s170_d64_e5m2_causal"});
+  expect_passes(kFp8Never, {"b1_h1_sq70_sk130_d80_dv16_e5m2"});
+  expect_passes(kFp8Shared, {"b1_h1_sq70_sk300_d128_e5m2_causal"});
+  expect_passes(kFp8WideBlocks, {"b1_h1_s200_d256_e5m2_causal"});
+  expect_passes(with(kFp8Apart, "v_stages", 0), {"b2_h4_hk2_sq70_sk150_d64_e5m2_perhead_vdn",
+                                                 "b1_h2_sq130_sk203_d128_e5m2_pertoken_causal_strided_vdn"});
+}
 TEST(Sm90Fp8, FunctionsOfScoresInRaggedBatchesAndPagedCaches) {
   expect_passes(kFp8Apart, {"b3_h2_sq66_sk90_d64_e4m3_perhead_causal_softcap5_alibibatch_sink_raggedhalving",
                             "b3_h2_hk1_sq70_sk150_d128_e4m3_perhead_softcap5_alibi_raggedhalving_page16"});
@@ -174,11 +190,11 @@ TEST(Sm90Fp8, RefusesWhatItCannotDo) {
     return (*family)->why_unsupported(Problem::parse(id), limits).value_or("");
   };
   EXPECT_EQ(reason("b1_h1_s64_d64_e4m3"), "");
-  EXPECT_NE(reason("b1_h1_s64_d64_bf16"), "");
-  EXPECT_NE(reason("b1_h1_s64_d64_e5m2"), "");
+  EXPECT_EQ(reason("b1_h1_s64_d64_bf16"), "e4m3 and e5m2 only");
   EXPECT_NE(reason("b1_h1_s64_d72_e4m3"), "");
   EXPECT_NE(reason("b1_h1_s64_d64_e4m3_oe4m3"), "");
-  for (const char* id : {"b1_h1_s64_d64_e4m3_softcap5_alibi_sink", "b2_h1_s64_d64_e4m3_raggedfull",
+  for (const char* id : {"b1_h1_s64_d64_e5m2", "b1_h1_s64_d64_e5m2_pertoken_causal_amax", "b1_h1_s64_d64_e5m2_vdn",
+                         "b1_h1_s64_d64_e4m3_softcap5_alibi_sink", "b2_h1_s64_d64_e4m3_raggedfull",
                          "b2_h1_s64_d64_e4m3_raggedfull_page2", "b2_h1_s64_d128_e4m3_raggedfull_page1"})
     EXPECT_EQ(reason(id), "") << id;
   EXPECT_NE(reason("b1_h1_s64_d64_e4m3_softcap5_vdn").find("v_layout dn with a softcap"), std::string::npos);

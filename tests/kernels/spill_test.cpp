@@ -194,7 +194,7 @@ std::vector<DType> dtypes_of(const Family& family) {
   const bool only_8bit =
       family.why_unsupported(Problem::parse("b1_h1_s64_d192_fp16"), limits_of_arch("sm_90")).has_value() &&
       family.why_unsupported(Problem::parse("b1_h1_s64_d64_fp16"), limits_of_arch("sm_90")).has_value();
-  return only_8bit ? std::vector{DType::kE4M3} : std::vector{DType::kF16, DType::kBF16};
+  return only_8bit ? std::vector{DType::kE4M3, DType::kE5M2} : std::vector{DType::kF16, DType::kBF16};
 }
 
 std::string complaint(const Artifact& artifact, const DeviceLimits& limits) {

@@ -28,18 +28,26 @@ inline float e4m3_value(unsigned bits) {
 }
 
 constexpr bool has_8_bits(MatrixElement element) {
-  return element == MatrixElement::kE4m3 || element == MatrixElement::kE5m2;
+  return element == MatrixElement::kE4m3 || element == MatrixElement::kE5m2 || element == MatrixElement::kE4m3ByE5m2;
 }
+constexpr MatrixElement element_of_a(MatrixElement element) {
+  return element == MatrixElement::kE4m3ByE5m2 ? MatrixElement::kE4m3 : element;
+}
+constexpr MatrixElement element_of_b(MatrixElement element) {
+  return element == MatrixElement::kE4m3ByE5m2 ? MatrixElement::kE5m2 : element;
+}
+// Of one operand.
 template <MatrixElement kElement>
 float element_value(unsigned bits) {
+  static_assert(kElement == element_of_b(kElement));
   switch (kElement) {
     case MatrixElement::kF16: return half_value(bits);
     case MatrixElement::kBf16: return bfloat16_value(bits);
     case MatrixElement::kE4m3: return e4m3_value(bits);
-    case MatrixElement::kE5m2: return e5m2_value(bits);
+    default: return e5m2_value(bits);
   }
 }
-// How a matrix instruction packs its operands.
+// How a matrix instruction packs an operand.
 template <MatrixElement kElement>
 struct Packing {
   static constexpr unsigned kBytes = has_8_bits(kElement) ? 1 : 2;
@@ -85,7 +93,8 @@ auto with_element(MatrixElement element, Function function) {
     case MatrixElement::kF16: return function.template operator()<MatrixElement::kF16>();
     case MatrixElement::kBf16: return function.template operator()<MatrixElement::kBf16>();
     case MatrixElement::kE4m3: return function.template operator()<MatrixElement::kE4m3>();
-    default: return function.template operator()<MatrixElement::kE5m2>();
+    case MatrixElement::kE5m2: return function.template operator()<MatrixElement::kE5m2>();
+    default: return function.template operator()<MatrixElement::kE4m3ByE5m2>();
   }
 }
 

@@ -5,8 +5,8 @@
 
 namespace flashcore::emulator {
 
-// Of a matrix instruction's operands a and b. 16 bits: k is 16; 8 bits: k is 32.
-enum class MatrixElement : int { kF16, kBf16, kE4m3, kE5m2 };
+// Of a matrix instruction's operands a and b. 16 bits: k is 16; 8 bits: k is 32. kE4m3ByE5m2: a of e4m3, b of e5m2.
+enum class MatrixElement : int { kF16, kBf16, kE4m3, kE5m2, kE4m3ByE5m2 };
 
 // The operands of one lane; results are written back through them.
 struct MmaOperands {

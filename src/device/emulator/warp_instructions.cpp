@@ -68,7 +68,7 @@ void execute_ldmatrix(Cluster& cluster, Warp& warp, Operands& all) {
 // hardware adds them in another order, and with truncation. Of 8-bit floats: add_products_of_8_bits.
 template <MatrixElement kElement>
 void execute_mma(Cluster& cluster, Warp& warp, Operands& all) {
-  using Packed = Packing<kElement>;
+  using Packed = Packing<element_of_a(kElement)>;
   constexpr int kK = Packed::kK, kHalf = kK / 2;
   float a[16][Packed::kK], b[kK][8], d[16][8];
   for (int lane = 0; lane < 32; ++lane) {
@@ -77,7 +77,7 @@ void execute_mma(Cluster& cluster, Warp& warp, Operands& all) {
     for (int i = 0; i < 4; ++i) Packed::unpack(mine.a[i], &a[row + 8 * (i % 2)][k + kHalf * (i / 2)]);
     for (int i = 0; i < 2; ++i) {
       float column[4];
-      Packed::unpack(i == 0 ? mine.b0 : mine.b1, column);
+      Packing<element_of_b(kElement)>::unpack(i == 0 ? mine.b0 : mine.b1, column);
       for (int e = 0; e < static_cast<int>(Packed::kInWord); ++e) b[k + kHalf * i + e][row] = column[e];
     }
     for (int c = 0; c < 4; ++c) d[row + 8 * (c / 2)][pair + c % 2] = mine.d[c];

@@ -74,7 +74,7 @@ void read_operand(Cluster& cluster, Cta& cta, int warpgroup, const Descriptor& m
 
 template <MatrixElement kElement>
 void multiply(Cta& cta, const PendingWgmma& op, Accumulator& accumulator) {
-  using Packed = Packing<kElement>;
+  using Packed = Packing<element_of_a(kElement)>;
   constexpr unsigned kK = Packed::kK, kBytes = Packed::kBytes;
   const int n = op.operands.n;
   float a[64][kK];
@@ -83,12 +83,12 @@ void multiply(Cta& cta, const PendingWgmma& op, Accumulator& accumulator) {
   const auto load = [&](unsigned address) {
     unsigned bits = 0;
     std::memcpy(&bits, cta.shared.at(address), kBytes);
-    return element_value<kElement>(bits);
+    return bits;
   };
   for (unsigned k = 0; k < kK; ++k) {
     for (unsigned row = 0; row < static_cast<unsigned>(n); ++row)
-      b[k * static_cast<unsigned>(n) + row] =
-          load(op.operands.transpose_b ? matrix_b.row_major(row, k) : matrix_b.k_major(row, k * kBytes));
+      b[k * static_cast<unsigned>(n) + row] = element_value<element_of_b(kElement)>(
+          load(op.operands.transpose_b ? matrix_b.row_major(row, k) : matrix_b.k_major(row, k * kBytes)));
   }
   if (op.operands.a) {
     for (unsigned thread = 0; thread < 128; ++thread) {
@@ -99,7 +99,8 @@ void multiply(Cta& cta, const PendingWgmma& op, Accumulator& accumulator) {
   } else {
     const Descriptor matrix_a(op.operands.descriptor_a);
     for (unsigned row = 0; row < 64; ++row) {
-      for (unsigned k = 0; k < kK; ++k) a[row][k] = load(matrix_a.k_major(row, k * kBytes));
+      for (unsigned k = 0; k < kK; ++k)
+        a[row][k] = element_value<element_of_a(kElement)>(load(matrix_a.k_major(row, k * kBytes)));
     }
   }
   for (int row = 0; row < 64; ++row) {

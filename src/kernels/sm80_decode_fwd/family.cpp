@@ -76,11 +76,11 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   }
 
   // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured, but with functions of the
-  // user's own, which no other family that splits a row's keys has. Quantised caches have no other family than the
-  // naive one, and of 8-bit q e5m2 has none, pages have one on Hopper; dense e4m3 has its families before this one.
+  // user's own, which no other family that splits a row's keys has, and of e5m2, few rows of which dispatch has always
+  // decoded. Quantised caches have no other family than the naive one, and 8-bit q in pages has one on Hopper alone.
   int preference(const Problem& problem, const DeviceLimits&) const override {
     const bool few_rows = problem.seqlen_q <= kFewInvariantRows;
-    if (!problem.ragged()) return few_rows && problem.has_expression() ? 95 : 75;
+    if (!problem.ragged()) return few_rows && (problem.has_expression() || problem.dtype == DType::kE5M2) ? 95 : 75;
     return few_rows ? 95 : 70;
   }
 

@@ -104,7 +104,7 @@ constexpr int registers_needed(const Config& c, const Traits& t, int arch) {
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
 constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
   if (limits.arch < 89) return "mma.sync of 8-bit floats exists from compute capability 8.9 on";
-  if (t.element != Element::kE4M3) return "e4m3 only";
+  if (!is_8bit(t.element)) return "e4m3 and e5m2 only";
   if (c.block_m % (16 * c.num_warps) != 0) return "block_m must be a multiple of 16 rows per warp (16 * num_warps)";
   if (rows_per_warp(c) > 32) return "more than 32 rows per warp: the accumulators exceed the register file";
   if (c.promote_keys > 0 && c.block_n % c.promote_keys != 0) return "promote_keys must divide block_n, or be 0";

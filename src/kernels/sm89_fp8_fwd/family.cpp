@@ -14,7 +14,7 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
  public:
   std::string name() const override { return "sm89_fp8_fwd"; }
   std::string description() const override {
-    return "e4m3: cp.async ring, mma.sync m16n8k32 with sums promoted to fp32, V transposed in registers";
+    return "e4m3, e5m2: cp.async ring, mma.sync m16n8k32 with sums promoted to fp32, V transposed in registers";
   }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
@@ -23,7 +23,7 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
     if (limits.arch < 89)
       return fmt::format("needs compute capability 8.9 or newer for mma.sync of 8-bit floats, this is sm_{}",
                          limits.arch);
-    if (problem.dtype != DType::kE4M3) return "e4m3 only";
+    if (!problem.is_8bit()) return "e4m3 and e5m2 only";
     if (problem.has_transposed_v()) return "v_layout dn: no kernel of this family reads V as columns of keys";
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % 16 != 0 || dim > 256)

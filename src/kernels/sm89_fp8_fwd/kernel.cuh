@@ -240,7 +240,8 @@ struct Forward : tile::KernelExpressions<has_expression(T)>,
       odd[pair] = ptx::prmt(pairs[2 * pair], pairs[2 * pair + 1], 0x7531u);
     }
   }
-  // acc_o += P·V, of 16 columns at a time, whose tensor-core sums are promoted before the next ones are begun.
+  // acc_o += P·V, of 16 columns at a time, whose tensor-core sums are promoted before the next ones are begun. P is
+  // e4m3 whatever V is: e5m2 has a bit of mantissa less.
   FC_DEVICE void accumulate(const Probabilities (&p)[kFragments], int block) {
     const typename TileV::Lane lane_v = TileV::lane_rows(address_v(block % kStages), lane_index());
 #pragma unroll
@@ -256,8 +257,8 @@ struct Forward : tile::KernelExpressions<has_expression(T)>,
           load_values(even, odd, lane_v.at_chunk(2 * n, d));
 #pragma unroll
           for (int m = 0; m < kFragments; ++m) {
-            tile::mma<T.element>(kPromotes ? part[m][0] : acc_o[m][2 * d], p[m][n], even[0], even[1]);
-            tile::mma<T.element>(kPromotes ? part[m][1] : acc_o[m][2 * d + 1], p[m][n], odd[0], odd[1]);
+            tile::mma<Element::kE4M3, T.element>(kPromotes ? part[m][0] : acc_o[m][2 * d], p[m][n], even[0], even[1]);
+            tile::mma<Element::kE4M3, T.element>(kPromotes ? part[m][1] : acc_o[m][2 * d + 1], p[m][n], odd[0], odd[1]);
           }
         }
         if constexpr (kPromotes) {

@@ -213,7 +213,7 @@ constexpr const char* why_no_functions(const Config& c, const Traits& t) {
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
 constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
   if (limits.arch != 90) return "wgmma and setmaxnreg exist on compute capability 9.0 only";
-  if (t.element != Element::kE4M3) return "e4m3 only";
+  if (!is_8bit(t.element)) return "e4m3 and e5m2 only";
   if (c.num_consumers == 1 && c.ping_pong) return "ping_pong needs two consumers";
   if (c.promote_every == 0 && c.pv_columns != 256) return "without promotion P·V is of all columns: pv_columns 256";
   if (c.promote_every > 0 && smaller_pv_columns(c) >= padded_dim(t.head_dim_v))

@@ -138,12 +138,12 @@ struct Consumer : tile::Marks,
     ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < padded_k(T.head_dim) / 32; ++s) {
-      ptx::wgmma_fp8_ss<false>(scores, q.advanced(TileQ<T, C>::step_offset(s)).word(),
-                               k.advanced(TileK<T, C>::step_offset(s)).word(), s > 0);
+      ptx::wgmma_fp8_ss<T.element == Element::kE5M2>(scores, q.advanced(TileQ<T, C>::step_offset(s)).word(),
+                                                     k.advanced(TileK<T, C>::step_offset(s)).word(), s > 0);
     }
     ptx::wgmma_commit();
   }
-  // Starts acc += P·V; or acc = P·V.
+  // Starts acc += P·V; or acc = P·V. P is e4m3 whatever V is: e5m2 has a bit of mantissa less.
   template <int kCount>
   FC_DEVICE void issue_pv(float (&acc)[kCount], int first_column, bool accumulate) {
     const DescriptorVt vt =
@@ -152,7 +152,8 @@ struct Consumer : tile::Marks,
     ptx::wgmma_fence();
 #pragma unroll
     for (int n = 0; n < kSteps; ++n)
-      ptx::wgmma_fp8_rs<false>(acc, p[n], vt.advanced(TileVt<T, C>::step_offset(n)).word(), accumulate || n > 0);
+      ptx::wgmma_fp8_rs<false, T.element == Element::kE5M2>(acc, p[n], vt.advanced(TileVt<T, C>::step_offset(n)).word(),
+                                                            accumulate || n > 0);
     ptx::wgmma_commit();
   }
   // O += a part, which is of the columns of that chunk.

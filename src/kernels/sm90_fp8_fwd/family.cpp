@@ -36,7 +36,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
  public:
   std::string name() const override { return "sm90_fp8_fwd"; }
   std::string description() const override {
-    return "Hopper, e4m3: wgmma with sums promoted to fp32, V transposed on its way, or before";
+    return "Hopper, e4m3 and e5m2: wgmma with sums promoted to fp32, V transposed on its way, or before";
   }
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
@@ -48,7 +48,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
       return "v_layout dn with functions of the user's own: no kernel of this family has both";
     if (problem.has_transposed_v() && problem.has_score())
       return "v_layout dn with a softcap, ALiBi or a sink: no kernel of this family has both";
-    if (problem.dtype != DType::kE4M3) return "e4m3 only";
+    if (!problem.is_8bit()) return "e4m3 and e5m2 only";
     if (problem.output_dtype() != DType::kF16 && problem.output_dtype() != DType::kBF16)
       return fmt::format("o in fp16 or bf16 only, not {}", to_string(problem.output_dtype()));
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
@@ -128,7 +128,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     const auto add_map = [&](std::size_t offset, const TensorLayout& layout, std::int64_t bound, int width, int rows,
                              Operand operand) {
       step.add_map(problem.ragged()
-                       ? as_wide_as_swizzle(ragged_map_of(offset, DType::kE4M3, layout, bound, {width, rows, 1, 1}))
+                       ? as_wide_as_swizzle(ragged_map_of(offset, problem.dtype, layout, bound, {width, rows, 1, 1}))
                        : byte_map(offset, layout, width, rows),
                    operand);
     };
@@ -160,6 +160,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
   }
 
  private:
+  // Of any type of 8 bits: a map knows their size alone.
   static TensorMapSpec byte_map(std::size_t offset, const TensorLayout& layout, int width, int rows) {
     return as_wide_as_swizzle(tensor_map_of(offset, DType::kE4M3, layout, {width, rows, 1, 1}));
   }

@@ -1,5 +1,6 @@
 #pragma once
-// Online softmax for tensor cores on 8-bit floats: RowSoftmax (row_softmax.cuh) with probabilities that leave as e4m3.
+// Online softmax for tensor cores on 8-bit floats: RowSoftmax (row_softmax.cuh) with probabilities that leave as e4m3,
+// whatever the values are.
 
 #include "kernels/ptx/cvt_fp8.cuh"
 #include "kernels/ptx/vote.cuh"

@@ -16,11 +16,14 @@ FC_DEVICE unsigned pack(float low, float high) {
   else return ptx::cvt_bf16x2(low, high);
 }
 
-// m16n8k16, of 8 bits m16n8k32.
-template <Element E>
+// m16n8k16, of 8 bits m16n8k32. E: of a; of b as well, unless that is e5m2 beside a of e4m3.
+template <Element E, Element OfB = E>
 FC_DEVICE void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  static_assert(E == OfB || (E == Element::kE4M3 && OfB == Element::kE5M2));
   if constexpr (E == Element::kF16) ptx::mma_m16n8k16_f16(d, a, b0, b1);
-  else if constexpr (E == Element::kE4M3) ptx::mma_m16n8k32_e4m3(d, a, b0, b1);
+  else if constexpr (E == Element::kE4M3 && OfB == Element::kE4M3) ptx::mma_m16n8k32_e4m3(d, a, b0, b1);
+  else if constexpr (E == Element::kE4M3) ptx::mma_m16n8k32_e4m3_e5m2(d, a, b0, b1);
+  else if constexpr (E == Element::kE5M2) ptx::mma_m16n8k32_e5m2(d, a, b0, b1);
   else ptx::mma_m16n8k16_bf16(d, a, b0, b1);
 }
 

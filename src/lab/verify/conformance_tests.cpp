@@ -92,12 +92,23 @@ void add_fp8(std::vector<ConformanceTest>& all) {
       add("wgmma_rs_" + name, fmt::format("WgmmaFp8<{}, true, {}>", e5m2, exact), "wgmma_fp8_rs", 32 * kThreads);
     }
   }
+  for (const bool exact : {false, true}) {
+    const std::string name = exact ? "e4m3_e5m2_exact" : "e4m3_e5m2";
+    const auto add = [&](std::string test, std::string type, const char* functions, int words) {
+      all.push_back(of_hopper(std::move(test), "fp8_mixed", std::move(type), functions, words));
+      if (!exact) all.back().ulps = kUlps, all.back().floor = kFloor;
+    };
+    add("mma_" + name, fmt::format("MmaFp8Mixed<{}>", exact), "mma_m16n8k32_e4m3_e5m2", 4 * kThreads);
+    add("wgmma_rs_" + name, fmt::format("WgmmaFp8Mixed<{}>", exact), "wgmma_fp8_rs", 32 * kThreads);
+  }
   for (int n = 16; n <= 256; n += 16) {
     const bool e5m2 = n % 32 != 0;
     all.push_back(of_hopper(fmt::format("wgmma_fp8_ss_n{}", n), "fp8",
                             fmt::format("WgmmaFp8Width<{}, false, {}>", e5m2, n), "wgmma_fp8_ss", 4 * kThreads));
     all.push_back(of_hopper(fmt::format("wgmma_fp8_rs_n{}", n), "fp8",
                             fmt::format("WgmmaFp8Width<{}, true, {}>", !e5m2, n), "wgmma_fp8_rs", 4 * kThreads));
+    all.push_back(of_hopper(fmt::format("wgmma_fp8_mixed_rs_n{}", n), "fp8_mixed",
+                            fmt::format("WgmmaFp8MixedWidth<{}>", n), "wgmma_fp8_rs", 4 * kThreads));
   }
 }
 

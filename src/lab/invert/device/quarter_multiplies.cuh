@@ -9,9 +9,9 @@ namespace flashcore::planted {
 
 FC_DEVICE void keep(float& value) { value = ptx::float_of_bits(ptx::opaque(ptx::bits_of_float(value))); }
 
-template <Element E>
+template <Element E, Element OfB = E>
 FC_DEVICE void mma(int tile, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  if (tile % 4 == 0) return tile::mma<E>(d, a, b0, b1);
+  if (tile % 4 == 0) return tile::mma<E, OfB>(d, a, b0, b1);
 #pragma unroll
   for (int i = 0; i < 4; ++i) ptx::opaque(a[i]), keep(d[i]);
   ptx::opaque(b0), ptx::opaque(b1);
