@@ -92,7 +92,7 @@ class DistinctWeights {
 class CoherentRounding {
  public:
   void add(double relative, double norm) {
-    for (int i = 0; i < kScales; ++i) {
+    for (std::size_t i = 0; i < kScales; ++i) {
       const float scale = kLeast * kSteps[i];
       sums_[i] += error_of(static_cast<float>(relative) * scale) / scale * norm;
     }
@@ -104,10 +104,15 @@ class CoherentRounding {
   }
 
  private:
-  static constexpr int kScales = 8;
+  // Of an octave, in equal ratios. Weights of one value are off by up to half a step of e4m3, which is a 16th to a 32nd
+  // of them: 32 scales come within a tenth of that, eight missed up to a third.
+  static constexpr int kScales = 32;
   static constexpr float kLeast = static_cast<float>(kLeastScaleOfP8);
-  static constexpr float kSteps[kScales] = {1,          1.0905077f, 1.1892071f, 1.2968396f,  // 2^(i / 8)
-                                            1.4142135f, 1.5422108f, 1.6817929f, 1.8340081f};
+  static inline const std::array<float, kScales> kSteps = [] {
+    std::array<float, kScales> steps{};
+    for (int i = 0; i < kScales; ++i) steps[static_cast<std::size_t>(i)] = std::exp2(static_cast<float>(i) / kScales);
+    return steps;
+  }();
   // Of what is not negative and within e4m3's range.
   static float error_of(float x) {
     constexpr float kLeastNormal = 0x1p-6f, kStep = 0x1p-9f;
