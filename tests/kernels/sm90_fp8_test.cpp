@@ -36,7 +36,7 @@ constexpr const char* kFp8Wide =
     "sm90_fp8_fwd:num_consumers=1,block_n=64,num_stages=2,v_stages=1,q_stages=1,ping_pong=0,overlap=0,promote_every=0,"
     "pv_columns=256,p_exponent=6,scheduler=1";
 constexpr const char* kFp8Shared =
-    "sm90_fp8_fwd:num_consumers=3,block_n=96,num_stages=2,v_stages=2,q_stages=1,ping_pong=1,overlap=0,promote_every=1,"
+    "sm90_fp8_fwd:num_consumers=3,block_n=128,num_stages=2,v_stages=2,q_stages=2,ping_pong=1,overlap=0,promote_every=1,"
     "pv_columns=64,p_exponent=6,scheduler=1";
 // Sums that take the registers of the scores of wide blocks; V waits in two parts, in one slot or in two.
 constexpr const char* kFp8WideBlocks =
@@ -67,7 +67,8 @@ TEST(Sm90Fp8, Windows) {
 TEST(Sm90Fp8, SumsOfSeveralBlocksAndOfSeveralChunks) {
   expect_passes(kFp8Blocks, {"b1_h1_sq70_sk170_d64_e4m3", "b1_h2_s170_d64_e4m3_causal"});
   expect_passes(kFp8ValuesFirst, {"b1_h1_sq70_sk300_d128_e4m3"});
-  expect_passes(kFp8Shared, {"b1_h1_sq70_sk300_d128_e4m3_causal"});
+  expect_passes(kFp8Shared, {"b1_h1_sq70_sk300_d64_e4m3_causal"});
+  expect_passes(with(kFp8Shared, "block_n", 64), {"b1_h1_sq70_sk300_d128_e4m3_causal"});
 }
 TEST(Sm90Fp8, WideBlocksOfWideHeads) {
   expect_passes(kFp8WideBlocks, {"b1_h2_hk1_sq70_sk300_d256_e4m3", "b1_h1_s200_d256_e4m3_causal",
@@ -146,7 +147,8 @@ TEST(Sm90Fp8, E5m2) {
   expect_passes(kFp8ValuesFirst, {"b1_h1_sq70_sk300_d128_e5m2"});
   expect_passes(kFp8Blocks, {"b1_h2_s170_d64_e5m2_causal"});
   expect_passes(kFp8Never, {"b1_h1_sq70_sk130_d80_dv16_e5m2"});
-  expect_passes(kFp8Shared, {"b1_h1_sq70_sk300_d128_e5m2_causal"});
+  expect_passes(kFp8Shared, {"b1_h1_sq70_sk300_d64_e5m2_causal"});
+  expect_passes(with(kFp8Shared, "block_n", 64), {"b1_h1_sq70_sk300_d128_e5m2_causal"});
   expect_passes(kFp8WideBlocks, {"b1_h1_s200_d256_e5m2_causal"});
   expect_passes(with(kFp8Apart, "v_stages", 0), {"b2_h4_hk2_sq70_sk150_d64_e5m2_perhead_vdn",
                                                  "b1_h2_sq130_sk203_d128_e5m2_pertoken_causal_strided_vdn"});
@@ -246,7 +248,7 @@ TEST(Sm90Fp8, RefusesConfigsThatCannotBe) {
   for (const char* id : {"b2_h1_s64_d64_e4m3_raggedfull", "b2_h1_s64_d64_e4m3_raggedfull_page16"})
     EXPECT_NE(reason(id, one_tile).find("counted on the device"), std::string::npos) << id;
   const std::string shared =
-      "num_consumers=3,block_n=128,num_stages=2,q_stages=1,overlap=0,promote_every=1,pv_columns=64,"
+      "num_consumers=3,block_n=128,num_stages=2,q_stages=2,overlap=0,promote_every=1,pv_columns=64,"
       "scheduler=1,v_stages=";
   EXPECT_EQ(reason("b1_h1_s64_d64_e4m3_perhead_causal", (shared + "2").c_str()), "");
   for (const auto& [id, v_stages] : {std::pair("b2_h1_s64_d64_e4m3_raggedfull", "2"),
