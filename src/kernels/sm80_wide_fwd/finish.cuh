@@ -6,6 +6,7 @@
 #include "kernels/ptx/atomic.cuh"
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/sm80_wide_fwd/tile_of_cta.cuh"
+#include "kernels/tile/merge_parts.cuh"
 #include "kernels/tile/partial.cuh"
 #include "kernels/tile/score.cuh"
 #include "kernels/tile/shared_tile.cuh"
@@ -134,48 +135,20 @@ struct Finish {
     ptx::bar_sync();
     return ptx::ld_shared_u32(flag) != 0;
   }
-  // Four columns of a row for each thread. What they wait for is latency, so several parts are on their way at once.
+  // Four columns of a row for each thread.
   FC_DEVICE void merge() const {
-    constexpr int kVectors = T.head_dim_v / 4, kAtOnce = 4;
+    constexpr int kVectors = T.head_dim_v / 4;
     const int count = rows() * kVectors;
 #pragma unroll 1
     for (int index = ptx::tid_x(); index < count; index += kThreads) {
       const int of_row = index / kVectors, of_column = index % kVectors * 4;
-      float maximum = ptx::negative_infinity(), total = 0.0f, o[4] = {};
-#pragma unroll 1
-      for (int first = 0; first < work.parts; first += kAtOnce) {
-        float maxima[kAtOnce], totals[kAtOnce];
-        ptx::Vector4 words[kAtOnce];
-        float common = maximum;
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          maxima[i] = ptx::negative_infinity(), totals[i] = 0.0f, words[i] = {0, 0, 0, 0};
-          if (first + i >= work.parts) continue;
-          const float* from = part_address(first + i);
-          maxima[i] = ptx::ld_global_f32(from + 2 * of_row), totals[i] = ptx::ld_global_f32(from + 2 * of_row + 1);
-          words[i] = ptx::ld_global_v4(from + kFirstO + of_row * T.head_dim_v + of_column);
-        }
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) common = ptx::max(common, maxima[i]);
-        const float before = tile::weight(maximum, common);
-        maximum = common, total *= before;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) o[j] *= before;
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const float weight = tile::weight(maxima[i], common);
-          total = ptx::fma(weight, totals[i], total);
-          o[0] = ptx::fma(weight, ptx::float_of_bits(words[i].x), o[0]);
-          o[1] = ptx::fma(weight, ptx::float_of_bits(words[i].y), o[1]);
-          o[2] = ptx::fma(weight, ptx::float_of_bits(words[i].z), o[2]);
-          o[3] = ptx::fma(weight, ptx::float_of_bits(words[i].w), o[3]);
-        }
-      }
+      const tile::MergedFour merged = tile::merge_parts<kFirstO, T.head_dim_v>(
+          [&](int part) { return part_address(part); }, work.parts, of_row, of_column);
       const Place place = place_of(of_row);
-      const float scale = end_row(place, maximum, total, of_column == 0);
+      const float scale = end_row(place, merged.maximum, merged.total, of_column == 0);
       unsigned* to = reinterpret_cast<unsigned*>(place.o + of_column);
-      ptx::st_global_u32(to, tile::pack<T.element>(o[0] * scale, o[1] * scale));
-      ptx::st_global_u32(to + 1, tile::pack<T.element>(o[2] * scale, o[3] * scale));
+      ptx::st_global_u32(to, tile::pack<T.element>(merged.o[0] * scale, merged.o[1] * scale));
+      ptx::st_global_u32(to + 1, tile::pack<T.element>(merged.o[2] * scale, merged.o[3] * scale));
     }
   }
 };
