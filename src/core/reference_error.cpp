@@ -104,9 +104,9 @@ class CoherentRounding {
   }
 
  private:
-  // Of an octave, in equal ratios. Weights of one value are off by up to half a step of e4m3, which is a 16th to a 32nd
-  // of them: 32 scales come within a tenth of that, eight missed up to a third.
-  static constexpr int kScales = 32;
+  // Of an octave, in equal ratios. Of weights of one value 64 scales find 0.91 of the largest error that any scale
+  // gives, 32 find 0.82, eight 0.50.
+  static constexpr int kScales = 64;
   static constexpr float kLeast = static_cast<float>(kLeastScaleOfP8);
   static inline const std::array<float, kScales> kSteps = [] {
     std::array<float, kScales> steps{};
@@ -204,7 +204,7 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
   }
   // Where values are nearly one vector (positive ones, a constant), o moves by all of it, and rows whose weights are
   // alike (ALiBi, few keys that all see) move together. Else it counts as far as chance does not explain it.
-  constexpr double kOfChance = 3;  // standard deviations, of the worst of eight sums
+  constexpr double kOfChance = 3;  // standard deviations, of the worst of all scales' sums
   constexpr double kNearlyOne = 0.8;
   const bool values_agree = std::sqrt(s.o2) > kNearlyOne * s.mean_v;
   s.coherent = std::max(0.0, rounding.largest() - (values_agree ? 0 : kOfChance * std::sqrt(s.p_noise2)));

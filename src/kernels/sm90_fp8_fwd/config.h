@@ -239,10 +239,11 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (c.num_consumers >= 3 && c.block_n > 64 && shares_registers(c, t) &&
       (padded_dim(t.head_dim_v) > 64 || (padded_dim(t.head_dim_v) == 64 && padded_dim(t.head_dim) != 64) ||
        c.num_stages != 2 || c.v_stages != 2 || c.q_stages != 2 || c.ping_pong == 4 || t.bounded_left || t.ragged ||
-       has_score(t) || t.token_factors || t.amax || takes_transposed_v(c)))
+       has_score(t) || t.token_factors || t.amax))
     return "three consumers whose sums of P·V share the registers of more than 64 keys' scores serialise wgmma "
            "(C7511), "
-           "but for two stages of Q, K and V of 64 columns, without windows, ragged batches, functions of scores, "
+           "but for two stages of Q, K and V of 64 columns with other turns than of the softmax, without windows, "
+           "ragged batches, functions of scores, "
            "factors of rows and largest magnitudes";
   if (t.ragged && c.scheduler == Scheduler::kOneTile)
     return "a ragged batch's tiles are counted on the device: only CTAs that go round them (scheduler=1 or 2)";

@@ -46,7 +46,7 @@ constexpr int own_heads(const Config& c) { return tile::max_int(c.pack_heads / c
 constexpr int own_positions(const Config& c) { return kRows / own_heads(c); }
 constexpr bool divides_heads(const Config& c) { return c.pack_heads >= c.cluster; }
 constexpr int cluster_positions(const Config& c) { return c.cluster * kRows / c.pack_heads; }
-// Of O, a warp's 16 rows.
+// Of a head in a box that a warp stores, which is 16 rows.
 constexpr int stored_positions(const Config& c) { return tile::min_int(own_positions(c), kRowsPerStore); }
 
 // Columns of O and V are dealt out to the consumers in blocks of 64, one after the other.

@@ -62,13 +62,14 @@ struct Consumer : tile::Marks, tile::SlopesOfRows<has_score(T), 2> {
   }
 
   // --- pieces of K and V --------------------------------------------------------------------------------------------
-  FC_DEVICE void acquire() { ptx::mbarrier_wait(context.full(ring.stage()), ring.parity()); }
+  FC_DEVICE void acquire() { ptx::mbarrier_wait(context.piece_full(ring.stage()), ring.parity()); }
   // Of the piece `behind` places before the one at hand. To every producer that loads into the slot. Relaxed: wgmma has
-  // read it and been waited for, and TMA writes it next.
+  // read it and been waited for, and what comes next, TMA or NaN in keys of missing pages, needs nothing of the
+  // threads.
   FC_DEVICE void release(int behind) const {
     Ring<C.num_slots> done = ring;
     done.count -= behind;
-    const ptx::SharedAddress empty = context.empty(done.stage());
+    const ptx::SharedAddress empty = context.piece_empty(done.stage());
     if constexpr (C.cluster == 1) {
       tile::arrive_for_warp(empty);
     } else if (lane() == 0) {
@@ -79,6 +80,7 @@ struct Consumer : tile::Marks, tile::SlopesOfRows<has_score(T), 2> {
   // A piece that the consumer does not read.
   FC_DEVICE void pass() {
     acquire();
+    ptx::bar_warp_sync();  // all lanes have looked, before the slot can be filled again
     release(0);
     ring.advance();
   }

@@ -23,7 +23,7 @@ struct SharedStorage {
   unsigned char flag[kFlagBytes];                                   // whether this CTA merges
   unsigned char table[ragged_table_bytes(T) + filler_bytes(C, T)];  // of a ragged batch's tiles
   Barrier q_full[1], q_empty[1];
-  Barrier full[C.num_slots], empty[C.num_slots];
+  Barrier piece_full[C.num_slots], piece_empty[C.num_slots];
   Barrier tile_full[kTileSlots], tile_empty[kTileSlots];
   int tile_number[kTileSlots][tile_slot_bytes(T) / 4];
 };
@@ -65,8 +65,8 @@ struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
   FC_SHARED_ADDRESS(slots)
   FC_SHARED_ADDRESS(q_full)
   FC_SHARED_ADDRESS(q_empty)
-  FC_SHARED_ADDRESS(full)
-  FC_SHARED_ADDRESS(empty)
+  FC_SHARED_ADDRESS(piece_full)
+  FC_SHARED_ADDRESS(piece_empty)
   FC_SHARED_ADDRESS(tile_full)
   FC_SHARED_ADDRESS(tile_empty)
   FC_SHARED_ADDRESS(tile_number)

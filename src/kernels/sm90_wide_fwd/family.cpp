@@ -18,6 +18,7 @@ using WideParams = sm90_wide_fwd::Params<EncodedMap>;
 using tile::Scheduler;
 
 constexpr std::int64_t kLeastBlocks = 2;  // of a part that is worth the merge
+constexpr std::int64_t kMostParts = 16;   // for each cluster that runs at once: each takes 128 KB of a workspace
 
 class Sm90WideForward final : public GpuFamily<WideConfig> {
  public:
@@ -37,7 +38,7 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
       return "the larger head dim is 264 at the least: up to 256 columns one warpgroup holds O";
     if (problem.seqlen_q * problem.heads_q * problem.batch >
         std::numeric_limits<int>::max() / sm90_wide_fwd::kMostSplits)
-      return "more than 2^26 rows of all query heads";
+      return "2^26 rows of all query heads or more, which parts of their keys would number past 32 bits";
     if (!first_valid(problem, limits)) return "Q, P and a ring of K and V do not fit an SM";
     return std::nullopt;
   }
@@ -111,9 +112,12 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
   }
   static std::int64_t splits_of(const WideConfig& config, const Problem& problem, std::int64_t clusters) {
     const std::int64_t blocks = std::max<std::int64_t>((problem.seqlen_kv + config.block_n - 1) / config.block_n, 1);
-    if (config.num_splits != 0) return std::min<std::int64_t>(config.num_splits, blocks);
+    const std::int64_t tiles = std::max<std::int64_t>(tiles_of(problem, config), 1);
+    if (config.num_splits != 0)
+      return std::min(
+          {std::int64_t{config.num_splits}, blocks, std::max<std::int64_t>(kMostParts * clusters / tiles, 1)});
     const std::int64_t at_most = std::clamp<std::int64_t>(blocks / kLeastBlocks, 1, sm90_wide_fwd::kMostSplits);
-    return std::clamp<std::int64_t>(clusters / std::max<std::int64_t>(tiles_of(problem, config), 1), 1, at_most);
+    return std::clamp<std::int64_t>(clusters / tiles, 1, at_most);
   }
   static Problem with_heads_of_tiles(Problem problem, const WideConfig& config, std::int64_t splits) {
     problem.heads_q = problem.heads_q / config.pack_heads * splits;

@@ -1,7 +1,8 @@
 #pragma once
 // Forward attention for Hopper and heads whose O no warpgroup can hold: two consumer warpgroups share 64 query rows.
 // Each multiplies Q with half of a block's keys, they exchange P through shared memory, and each multiplies all of it
-// with its half of V's columns, by wgmma. One producer thread feeds pieces of K and V through a ring by TMA.
+// with its half of V's columns, by wgmma. A producer, of pages a warp and else a thread, feeds pieces of K and V
+// through a ring by TMA.
 
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/cluster.cuh"
@@ -21,7 +22,7 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
   constexpr int kArrivals = 4 * kConsumers;  // one lane of each consumer warp
   tile::init_stage(context.q_full(), context.q_empty(), kArrivals);
   for (int slot = 0; slot < C.num_slots; ++slot)
-    tile::init_stage(context.full(slot), context.empty(slot), C.cluster * kArrivals);
+    tile::init_stage(context.piece_full(slot), context.piece_empty(slot), C.cluster * kArrivals);
   for (int slot = 0; slot < kTileSlots; ++slot)
     tile::init_stage(context.tile_full(slot), context.tile_empty(slot), kArrivals);
   ptx::fence_mbarrier_init();

@@ -40,15 +40,16 @@ struct Loader {
 #pragma unroll 1
     for (int piece = 0; piece < column_blocks(kColumns); ++piece) {
       marks.mark(Activity::kWaitSlot, block);
-      ptx::mbarrier_wait(context.empty(ring.stage()), ring.parity() ^ 1);
+      ptx::mbarrier_wait(context.piece_empty(ring.stage()), ring.parity() ^ 1);
       marks.mark(activity, block);
-      load_piece(map, 64 * piece, tile, block);
+      load_piece(map, context.piece_full(ring.stage()), 64 * piece, tile, block);
       ring.advance();
     }
   }
   // Of a cluster each CTA loads its share of the keys into both.
-  FC_DEVICE void load_piece(const ptx::TensorMap& map, int column, const LoadedTile& tile, int block) const {
-    const ptx::SharedAddress slot = context.slots(ring.stage()), full = context.full(ring.stage());
+  FC_DEVICE void load_piece(const ptx::TensorMap& map, ptx::SharedAddress full, int column, const LoadedTile& tile,
+                            int block) const {
+    const ptx::SharedAddress slot = context.slots(ring.stage());
     const int of_rank = context.rank() * (C.block_n / C.cluster);
     int row = block * C.block_n + of_rank, batch = tile.batch;
     // A block has a key of the sequence, a share of it need not.

@@ -44,9 +44,9 @@ struct PagedLoader : Loader<T, C> {
                              const int (&pages)[C.cluster]) {
 #pragma unroll 1
     for (int piece = 0; piece < column_blocks(kColumns); ++piece) {
-      const ptx::SharedAddress slot = context.slots(ring.stage()), full = context.full(ring.stage());
+      const ptx::SharedAddress slot = context.slots(ring.stage()), full = context.piece_full(ring.stage());
       marks.mark(Activity::kWaitSlot, block);
-      ptx::mbarrier_wait(context.empty(ring.stage()), ring.parity() ^ 1);
+      ptx::mbarrier_wait(context.piece_empty(ring.stage()), ring.parity() ^ 1);
       // Else the slot may be filled, read and given back before the last lane looks, which then waits for ever.
       ptx::bar_warp_sync();
       marks.mark(kValues ? Activity::kLoadV : Activity::kLoadK, block);

@@ -101,16 +101,16 @@ const std::vector<CauseFields>& cause_fields() {
   static const std::vector<CauseFields> all = {
       {"no_exponentials", {"block_n", "num_consumers", "rescale_threshold"}},
       {"quarter_multiplies", {"block_m", "block_n", "num_consumers"}},
-      {"one_tile_loads", {"num_stages", "block_n", "block_m"}},
+      {"one_tile_loads", {"num_stages", "num_slots", "block_n", "block_m"}},
       {"no_stores", {"block_m"}},
       of(Cause::kSpills, {"block_m", "num_warps", "num_consumers", "block_n"}),
       of(Cause::kStack, {"block_m", "num_warps", "num_consumers"}),
       of(Cause::kLowOccupancy, {"block_m", "num_stages", "num_warps", "block_n"}),
-      of(Cause::kSmallGrid, {"block_m", "kv_split"}),
-      of(Cause::kLastWave, {"block_m", "kv_split"}),
+      of(Cause::kSmallGrid, {"block_m", "kv_split", "num_splits"}),
+      of(Cause::kLastWave, {"block_m", "kv_split", "num_splits"}),
       of(Cause::kBankConflicts, {"block_n", "num_warps"}),
       of(Cause::kUncoalesced, {"block_n"}),
-      of(Cause::kNoOverlap, {"num_stages", "block_n"}),
+      of(Cause::kNoOverlap, {"num_stages", "num_slots", "block_n"}),
       of(Cause::kDivergence, {}),  // of the kernel's code
       of(Cause::kBarriers, {"num_stages", "num_warps", "block_n"}),
       of(Cause::kExtraWork, {"block_m", "block_n"}),
@@ -120,8 +120,8 @@ const std::vector<CauseFields>& cause_fields() {
       of(Cause::kFmaUnits, {"block_m", "block_n"}),
       of(Cause::kSharedMemory, {"block_n", "num_stages"}),
       of(Cause::kL2, {"block_m", "cluster", "block_n"}),
-      of(Cause::kDram, {"block_m", "cluster", "num_stages"}),
-      of(Cause::kLatency, {"num_stages", "num_warps", "block_n"}),
+      of(Cause::kDram, {"block_m", "cluster", "pack_heads", "num_stages"}),
+      of(Cause::kLatency, {"num_stages", "num_slots", "num_warps", "block_n"}),
   };
   return all;
 }

@@ -70,7 +70,7 @@ PlantedVariant tiny_blocks(const Candidate& plain, const Problem& problem, const
 }
 
 PlantedVariant one_stage(const Candidate& plain, const Problem& problem, const DeviceLimits& limits) {
-  const auto fields = those_of(plain.family->space(), {"num_stages", "q_stages", "v_stages"});
+  const auto fields = those_of(plain.family->space(), {"num_stages", "q_stages", "v_stages", "num_slots"});
   if (fields.empty()) return {.candidate = "", .patch = {}, .why_not = "its config has no number of stages"};
   return with_config(plain,
                      least(plain, problem, limits,
