@@ -189,11 +189,15 @@ Problem draw_expressed_problem_of_8_bits(std::mt19937_64& random, const std::vec
   return problem;
 }
 
+bool takes(const Family& family, const char* id) {
+  return !family.why_unsupported(Problem::parse(id), limits_of_arch("sm_90")).has_value();
+}
+bool takes_narrow_16bit(const Family& family) {
+  return takes(family, "b1_h1_s64_d64_fp16") || takes(family, "b1_h1_s64_d192_fp16");
+}
 // 16-bit ones, or 8-bit ones for a family that takes no others.
 std::vector<DType> dtypes_of(const Family& family) {
-  const bool only_8bit =
-      family.why_unsupported(Problem::parse("b1_h1_s64_d192_fp16"), limits_of_arch("sm_90")).has_value() &&
-      family.why_unsupported(Problem::parse("b1_h1_s64_d64_fp16"), limits_of_arch("sm_90")).has_value();
+  const bool only_8bit = takes(family, "b1_h1_s64_d64_e4m3") && !takes_narrow_16bit(family);
   return only_8bit ? std::vector{DType::kE4M3, DType::kE5M2} : std::vector{DType::kF16, DType::kBF16};
 }
 
@@ -232,7 +236,11 @@ void expect_no_spills(const Family& family, Problem (*draw)(std::mt19937_64&, co
   EXPECT_EQ(drawn.size(), kSample) << "why_invalid leaves almost nothing of the space";
 }
 
-TEST_P(Spill, NoAcceptedConfigSpills) { expect_no_spills(family_by_name(GetParam()), draw_problem); }
+TEST_P(Spill, NoAcceptedConfigSpills) {
+  const Family& family = family_by_name(GetParam());
+  const bool only_wide = !takes_narrow_16bit(family) && takes(family, "b1_h1_s64_d512_fp16");
+  expect_no_spills(family, only_wide ? draw_wide_problem : draw_problem);
+}
 
 TEST(SpillPaged, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_paged_problem); }
 TEST(SpillPacked, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_packed_problem); }
