@@ -145,6 +145,17 @@ TEST(Neighbours, WhatLiesBehindASequenceDoesNotDecideHowItsScoresAreCapped) {
   EXPECT_EQ(judged, 8);
 }
 
+// Of a family by itself the config that it promises equal bits for; its default may divide a row's keys by the batch.
+TEST(Neighbours, AFamilyIsHeldToWhatItPromises) {
+  const DeviceInfo device = open_device("emulator:sm_90")->info();
+  const Problem problem = Problem::parse("b1_h16_hk1_sq1_sk4000_d512_bf16_raggedfull");
+  for (const char* family : {"sm80_wide_fwd", "sm90_wide_fwd"}) {
+    const std::string candidate = neighbour_candidate(problem, device, family).print();
+    EXPECT_TRUE(candidate.starts_with(family) && candidate.find("num_splits=1") != candidate.npos) << candidate;
+  }
+  EXPECT_THROW(neighbour_candidate(problem, device, "sm90_fwd"), Error) << "too wide for it";
+}
+
 TEST(BatchInvariant, OneCandidateForAllBatchesOfOneKind) {
   const DeviceInfo device = open_device("emulator:sm_90")->info();
   const auto chosen = [&](const char* id) {

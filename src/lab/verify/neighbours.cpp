@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/problem_fields.h"
 #include "kernels/batch_invariant.h"
+#include "kernels/registry.h"
 #include "lab/gates/calls.h"
 #include "lab/harness/kernel_failure.h"
 
@@ -237,6 +238,13 @@ std::string Neighbourhood::words() const {
 
 Candidate neighbour_candidate(const Problem& problem, const DeviceInfo& device, const std::string& pinned) {
   if (pinned.empty()) return batch_invariant_choice(problem, device).candidate;
+  // A config that is named is held to it as it is; of a family alone, the one that it promises equal bits for, if any.
+  if (pinned.find(':') == std::string::npos) {
+    const Family& family = family_by_name(pinned);
+    if (const auto reason = family.why_unsupported(problem, device.limits))
+      throw_bad_input("{} does not run {}: {}", family.name(), problem.id(), *reason);
+    if (auto config = family.batch_invariant_config(problem, device.limits)) return {&family, *std::move(config)};
+  }
   return parse_candidate(pinned, problem, device.limits);
 }
 
