@@ -77,7 +77,8 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
 
   // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured, but with functions of the
   // user's own, which no other family that splits a row's keys has, and of e5m2, few rows of which dispatch has always
-  // decoded. Quantised caches have no other family than the naive one, and 8-bit q in pages has one on Hopper alone.
+  // decoded. Quantised caches have no other family but the naive one and that of wide heads, and 8-bit q in pages has
+  // one on Hopper alone.
   int preference(const Problem& problem, const DeviceLimits&) const override {
     const bool few_rows = problem.seqlen_q <= kFewInvariantRows;
     if (!problem.ragged()) return few_rows && (problem.has_expression() || problem.dtype == DType::kE5M2) ? 95 : 75;
