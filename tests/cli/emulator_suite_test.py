@@ -39,11 +39,16 @@ class EmulatorSuiteTest(CliTest):
         self.assertGreaterEqual(len(paged_8_bits), 3)
         wide = {name for name in passed_by["ref_fwd"] if name.startswith("wide")}
         self.assertGreaterEqual(len(wide), 5)
+        wide_codes = {name for name in wide if "codes" in name}
+        self.assertGreaterEqual(len(wide_codes), 3)
         for family, names in passed_by.items():
             wanted = passed_by["ref_fwd"] - of_8_bits - wide
             if family in ("sm80_wide_fwd", "sm90_wide_fwd"):
                 self.assertEqual(names - wide, set(), f"{family} takes narrow heads now: all of them are wanted of it")
                 wanted = wide
+            if family == "sm90_wide_fwd":
+                self.assertEqual(names & wide_codes, set(), "it converts quantised caches now: all of them are wanted of it")
+                wanted = wide - wide_codes
             if family == "sm90_fp8_fwd":
                 wanted = of_8_bits - {"fp8_out"}
             if family == "sm89_fp8_fwd":  # it transposes every V
