@@ -51,8 +51,8 @@ int check_conformance(const CheckOptions& options) {
   const bool recorded = !options.record.empty() && complete && counts[1] == 0;
   console.summary("{} passed, {} failed, {} skipped{}{}", counts[0], counts[1], counts[2],
                   recorded        ? fmt::format("; recorded {} tests in {}", run.outputs.size(), options.record)
-                  : counts[2] > 0 ? "; record them on an H100: flashcore check --conformance --device cuda --record "
-                                    "results/h100/conformance.json"
+                  : counts[2] > 0 ? "; record them on an H200: flashcore check --conformance --device cuda --record "
+                                    "results/h200/conformance.json"
                                   : "",
                   stopped_by());
   if (counts[1] > 0) return kFailed;

@@ -20,7 +20,7 @@ std::int64_t visible_keys(const ReferenceRow& row) {
 constexpr double kLeastScaleOfP8 = 0x1p6;
 constexpr double kLostP8 = 0x1p-10 / kLeastScaleOfP8;
 // Hopper's tensor cores add 32 products of 8-bit floats at a time to a sum, each addend cut off 13 bits below the
-// leading bit of the largest (recorded in results/h100/conformance.json, and what the emulator does). Of 33 addends of
+// leading bit of the largest (recorded in results/h200/conformance.json, and what the emulator does). Of 33 addends of
 // any sign that is 3.3 * 2^-13 of the largest, rms, which is about three times the rms sum: a step costs 2^-9.7 of
 // that.
 constexpr double kFp8Step = 10 * 0x1p-13;

@@ -92,7 +92,7 @@ TEST(PtxConformance, EveryMicroTestIsInTheTableAndCallsWhatItTests) {
 
 class Replay : public ::testing::TestWithParam<ConformanceTest> {};
 
-// What hardware gave, from results/h100/conformance.json. Under two orders of threads and of asynchronous work.
+// What hardware gave, from results/h200/conformance.json. Under two orders of threads and of asynchronous work.
 TEST_P(Replay, TheEmulatorDoesWhatTheHardwareDid) {
   const auto device = open_emulator();
   const std::vector<std::uint32_t> words = run_conformance_test(*device, GetParam());
@@ -101,7 +101,7 @@ TEST_P(Replay, TheEmulatorDoesWhatTheHardwareDid) {
   EXPECT_NE(result.conformity, Conformity::kDifferent) << result.note;
   if (result.conformity == Conformity::kNotRecorded)
     GTEST_SKIP() << GetParam().name << " " << result.note
-                 << ": flashcore check --conformance --device cuda --record results/h100/conformance.json";
+                 << ": flashcore check --conformance --device cuda --record results/h200/conformance.json";
 }
 INSTANTIATE_TEST_SUITE_P(PtxConformance, Replay, ::testing::ValuesIn(conformance_tests()),
                          [](const auto& given) { return given.param.name; });

@@ -73,7 +73,7 @@ ConformanceResult compare_conformance_test(const ConformanceTest& test, const st
 nlohmann::json conformance_json(const ConformanceRun& run);
 // Error kBadInput if it is no such document.
 ConformanceRecording parse_conformance(const nlohmann::json& document);
-// results/h100/conformance.json as built in; empty if there is none.
+// results/h200/conformance.json as built in; empty if there is none.
 ConformanceRecording recorded_conformance();
 
 }  // namespace flashcore

@@ -4,7 +4,7 @@
 
 namespace flashcore {
 
-// results/h100/conformance.json, if it is there. Made by cmake/embed.cmake.
+// results/h200/conformance.json, if it is there. Made by cmake/embed.cmake.
 const std::map<std::string_view, std::string_view>& embedded_conformance();
 
 }  // namespace flashcore
