@@ -25,7 +25,7 @@ struct Config {
     visit("scheduler", &Config::scheduler, Scheduler::kOneTile, Scheduler::kFixedStride, Scheduler::kCounter);
     visit("cluster", &Config::cluster, 1, 2);
     visit("pack_heads", &Config::pack_heads, 1, 2, 4, 8, 16, 32, 64, 128);
-    visit("num_splits", &Config::num_splits, 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32);
+    visit("num_splits", &Config::num_splits, 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64);
   }
 };
 
@@ -33,7 +33,7 @@ constexpr int kRows = 64;      // of a CTA's tile: both consumers have all of th
 constexpr int kConsumers = 2;  // which split the keys of scores, and the columns of O
 constexpr int kThreads = (kConsumers + 1) * 128;
 constexpr int kRowsPerStore = 16;  // of O: a warp's
-constexpr int kMostSplits = 32;    // one CTA merges all parts of a tile
+constexpr int kMostSplits = 64;    // of a tile's keys
 constexpr int kMostHeadDim = 576;
 constexpr int kMostHeadDimV = 512;  // a consumer's half of O is 256 columns, which are 128 registers
 using tile::column_blocks;
@@ -62,14 +62,20 @@ constexpr int p_bytes(const Config& c) { return tile::tma_tile_bytes(kRows, c.bl
 // Of each consumer a number of each row: the maxima of a block, and at the end the sums.
 constexpr int row_numbers_bytes() { return 2 * kConsumers * kRows * 4; }
 
+// Warps that load pieces of pages: a box of TMA takes a warp 170 cycles, a piece of two boxes 570, and a consumer a piece
+// in 260 (H200). Each has slots of its own: with turns at pieces a warp that is ahead of another could take a slot's
+// phase before the last for the last. Of a counter one warp takes a tile's number for itself.
+constexpr int loading_warps(const Config& c) { return c.scheduler == Scheduler::kCounter ? 1 : 4; }
+
 constexpr int kTileSlots = 2;  // tile numbers on their way from the producer to the consumers; of ragged batches tiles
 constexpr int tile_slot_bytes(const Traits& t) { return t.ragged ? tile::kRaggedSlotBytes : 8; }
 constexpr int ragged_table_bytes(const Traits& t) { return t.ragged ? tile::kRaggedTableBytes : 0; }
-constexpr int kFlagBytes = 16;
-// In global memory: maximum and sum of each row, then O by rows, in fp32.
-constexpr int part_bytes(const Traits& t) { return kRows * (2 + t.head_dim_v) * 4; }
+// In global memory, in fp32: maximum and sum of each row, then O's blocks of 64 columns (parts.cuh).
+constexpr int part_bytes(const Traits& t) { return kRows * (2 + 64 * column_blocks(t.head_dim_v)) * 4; }
+// Of the CTAs that merge a row each: a thread has four columns.
+constexpr int merge_threads(const Traits& t) { return column_blocks(t.head_dim_v) * 16; }
 constexpr int tail_bytes(const Config& c, const Traits& t) {
-  return kFlagBytes + row_numbers_bytes() + ragged_table_bytes(t) + 8 * (2 + 2 * c.num_slots + 2 * kTileSlots) +
+  return row_numbers_bytes() + ragged_table_bytes(t) + 8 * (2 + 2 * c.num_slots + 2 * kTileSlots) +
          tile_slot_bytes(t) * kTileSlots;
 }
 constexpr int filler_bytes(const Config& c, const Traits& t) {

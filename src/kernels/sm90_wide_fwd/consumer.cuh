@@ -263,14 +263,10 @@ struct Consumer : tile::Marks, tile::SlopesOfRows<has_score(T), 2> {
     const tile::RowState state = share.blocks.count() > 0 ? end_rows() : tile::RowState::of(softmax);
     const Finish<T, C> finish = finish_of(number);
     context.release_tile(ring_tile);
-    if (C.num_splits == 1 || share.parts == 1) {
-      mark(Activity::kEpilogue);
-      finish.store(state, acc_o);
-    } else if constexpr (C.num_splits != 1) {
-      mark(Activity::kMerge);
-      finish.write_part(state, acc_o, share);
-      if (finish.arrive(share)) finish.merge(share);
-    }
+    mark(Activity::kEpilogue);
+    if constexpr (C.num_splits != 1) finish.tell_count(share);
+    if (C.num_splits == 1 || share.parts == 1) finish.store(state, acc_o);
+    else finish.write_part(state, acc_o, share);
   }
 
   FC_DEVICE int next_number() {

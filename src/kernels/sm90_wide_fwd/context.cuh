@@ -20,7 +20,6 @@ struct SharedStorage {
   unsigned char slots[C.num_slots][piece_bytes(C)];
   unsigned char p[p_bytes(C)];
   unsigned char row_numbers[row_numbers_bytes()];
-  unsigned char flag[kFlagBytes];                                   // whether this CTA merges
   unsigned char table[ragged_table_bytes(T) + filler_bytes(C, T)];  // of a ragged batch's tiles
   Barrier q_full[1], q_empty[1];
   Barrier piece_full[C.num_slots], piece_empty[C.num_slots];
@@ -76,8 +75,6 @@ struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
   }
   FC_DEVICE ptx::SharedAddress sums(int consumer) const { return maxima(kConsumers + consumer); }
 
-  FC_DEVICE ptx::SharedAddress flag() const { return shared + FC_OFFSET_OF(Storage, flag); }
-
   // --- heads of tiles -----------------------------------------------------------------------------------------------
   FC_DEVICE int head_tile(int head) const { return C.num_splits == 1 ? head : params.by_splits.quotient(head); }
   // The first of the CTA's.
@@ -107,6 +104,12 @@ struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
     const PagedParams* paged = nullptr;
     if constexpr (T.paged) paged = &this->pool.paged;
     typename Base::Ragged{params.problem, *ragged_params, ragged_table(), paged}.write_bad(kThreads);
+  }
+  // Of several loading warps the first one passes tiles on. The others do not wait for it: of tiles without a piece of
+  // theirs they may be phases behind.
+  FC_DEVICE void pass_tile(const tile::SlotTile& tile, Ring<kTileSlots>& ring) const {
+    if (!T.paged || ptx::tid_x() < 32) Base::pass_tile(tile, ring);
+    else ring.advance();
   }
   FC_DEVICE auto take_ragged_tile(int number, Ring<kTileSlots>& ring) const {
     auto tile = Base::take_ragged_tile(number, ring);

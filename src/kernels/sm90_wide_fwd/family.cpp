@@ -38,7 +38,7 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
       return "the larger head dim is 264 at the least: up to 256 columns one warpgroup holds O";
     if (problem.seqlen_q * problem.heads_q * problem.batch >
         std::numeric_limits<int>::max() / sm90_wide_fwd::kMostSplits)
-      return "2^26 rows of all query heads or more, which parts of their keys would number past 32 bits";
+      return "2^25 rows of all query heads or more, which parts of their keys would number past 32 bits";
     if (!first_valid(problem, limits)) return "Q, P and a ring of K and V do not fit an SM";
     return std::nullopt;
   }
@@ -97,8 +97,20 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
     add_maps(step, config, problem, layouts);
     Program program = one_step(std::move(step));
     add_tile_counter(program, config.scheduler, offsetof(WideParams, tile_counter));
-    if (splits > 1) add_parts(program, tiles_of(problem, config) * config.cluster, splits, traits_of(problem));
+    if (splits > 1) add_merge(program, tiles_of(problem, config) * config.cluster, splits, problem);
     return program;
+  }
+  KernelSource source(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const override {
+    KernelSource source = GpuFamily::source(values, problem, limits);
+    const auto config = config_from<WideConfig>(values);
+    if (config.num_splits != 1) {
+      const Traits traits = traits_of(problem);
+      source.more_kernels.push_back(
+          {fmt::format("flashcore::sm90_wide_fwd::merge{}<{}, {}>", entry_suffix(problem), print_traits(traits),
+                       initializer_of<WideConfig>("flashcore::sm90_wide_fwd::Config", values)),
+           0, sm90_wide_fwd::merge_threads(traits)});
+    }
+    return source;
   }
 
  private:
@@ -144,30 +156,43 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
     add_map(offsetof(WideParams, o), layouts.o, problem.seqlen_q, stored, sm90_wide_fwd::kRowsPerStore / stored,
             Operand::kO);
   }
-  static void add_parts(Program& program, std::int64_t tiles, std::int64_t splits, const Traits& traits) {
+  // Of `tiles` CTAs' tiles at the most.
+  static void add_merge(Program& program, std::int64_t tiles, std::int64_t splits, const Problem& problem) {
     const std::size_t first = program.workspaces.size();
+    const Traits traits = traits_of(problem);
     Step& step = program.steps.front();
     step.relocate(offsetof(WideParams, parts), AddressOf::workspace(first));
-    step.relocate(offsetof(WideParams, counters), AddressOf::workspace(first + 1));
-    program.workspaces.push_back(
-        {static_cast<std::size_t>(tiles * splits * sm90_wide_fwd::part_bytes(traits)), Workspace::Contents::kScratch});
-    program.workspaces.push_back({static_cast<std::size_t>(tiles) * sizeof(unsigned), Workspace::Contents::kLeftZero});
+    step.relocate(offsetof(WideParams, part_counts), AddressOf::workspace(first + 1));
+    for (const std::int64_t bytes : {splits * sm90_wide_fwd::part_bytes(traits), std::int64_t{sizeof(unsigned)}})
+      program.workspaces.push_back({static_cast<std::size_t>(tiles * bytes), Workspace::Contents::kScratch});
+    Step merge = step;
+    merge.launch.tensor_maps.clear(), merge.map_addresses.clear();
+    merge.launch.kernel = 1;
+    merge.launch.grid.x = static_cast<unsigned>(problem.batch * problem.heads_q * problem.seqlen_q);
+    merge.launch.cluster.x = 1;
+    merge.launch.block.x = static_cast<unsigned>(sm90_wide_fwd::merge_threads(traits));
+    merge.launch.shared_bytes = 0;
+    program.steps.push_back(std::move(merge));
   }
 
-  // K and V come from L2 at about the rate at which they are multiplied, if two CTAs share them. Heads are packed where
+  // Times on an H200. Two CTAs that share what they load wait for each other: 1.02 to 1.03 of the time, and twice the
+  // time with pages. As many slots as a block has pieces of V: with nine 1.03 to 1.08 of the time of eight at head dim
+  // 512. CTAs that go round dense causal tiles take 1.17 to 1.27 of the time of one CTA per tile. Heads are packed where
   // a head's rows would leave most of a tile empty.
   std::optional<WideConfig> first_valid(const Problem& problem, const DeviceLimits& limits) const {
     int pack_heads = 1;
-    while (problem.seqlen_q * pack_heads < 2 * sm90_wide_fwd::kRows && problem.group_size() % (2 * pack_heads) == 0)
+    while (problem.seqlen_q * pack_heads < sm90_wide_fwd::kRows && pack_heads < sm90_wide_fwd::kRows &&
+           problem.group_size() % (2 * pack_heads) == 0)
       pack_heads *= 2;
-    const bool shares = problem.seqlen_q * pack_heads > sm90_wide_fwd::kRows;
     const int keys = problem.seqlen_kv <= 64 ? 64 : 128;
     for (const int block_n : {keys, 64, 32}) {
-      for (const int num_slots : {10, 9, 8, 7, 6, 5, 4, 3}) {
+      for (const int num_slots : {16, 12, 10, 8, 7, 6, 5, 4, 3}) {
+        if (num_slots * block_n > 8 * 128) continue;
         const WideConfig config = {.block_n = block_n,
                                    .num_slots = num_slots,
-                                   .cluster = shares ? 2 : 1,
-                                   .pack_heads = std::min(pack_heads, shares ? 128 : 64),
+                                   .scheduler = problem.ragged() ? Scheduler::kFixedStride : Scheduler::kOneTile,
+                                   .cluster = 1,
+                                   .pack_heads = pack_heads,
                                    .num_splits = 0};
         if (!sm90_wide_fwd::why_invalid(config, traits_of(problem), limits_of(limits))) return config;
       }

@@ -1,8 +1,8 @@
 #pragma once
 // Forward attention for Hopper and heads whose O no warpgroup can hold: two consumer warpgroups share 64 query rows.
 // Each multiplies Q with half of a block's keys, they exchange P through shared memory, and each multiplies all of it
-// with its half of V's columns, by wgmma. A producer, of pages a warp and else a thread, feeds pieces of K and V
-// through a ring by TMA.
+// with its half of V's columns, by wgmma. A producer, of pages up to four warps and else a thread, feeds pieces of K and
+// V through a ring by TMA.
 
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/cluster.cuh"
@@ -48,7 +48,7 @@ FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* s
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<kProducerRegisters>();
     if constexpr (T.paged) {
-      if (ptx::tid_x() < 32) {
+      if (ptx::tid_x() < 32 * loading_warps(C)) {
         tile::produce_tiles<C.scheduler, 1, kTileSlots, true, true>(
             context, params, PagedLoader<T, C>{{context}}, ptx::ctaid_x() / C.cluster, ptx::nctaid_x() / C.cluster);
       }
@@ -91,6 +91,31 @@ template <Traits T, Config C>
 FC_KERNEL(kThreads, 1)
 forward_paged(const __grid_constant__ PagedKernelParams params) {
   attend<T, C>(params.plain.plain, &params.score, &params.ragged, &params);
+}
+
+// The second step where keys are split, with the parameters of the first: a CTA for each row.
+template <Traits T, Config C>
+FC_KERNEL(merge_threads(T), 1)
+merge(const __grid_constant__ Params<ptx::TensorMap> params) {
+  merge_row<T, C>(params, nullptr, nullptr);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(merge_threads(T), 1)
+merge_scored(const __grid_constant__ Scored<Params<ptx::TensorMap>> params) {
+  merge_row<T, C>(params.plain, &params.score, nullptr);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(merge_threads(T), 1)
+merge_ragged(const __grid_constant__ Ragged<Params<ptx::TensorMap>> params) {
+  merge_row<T, C>(params.plain, &params.score, &params.ragged);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(merge_threads(T), 1)
+merge_paged(const __grid_constant__ PagedKernelParams params) {
+  merge_row<T, C>(params.plain.plain, &params.score, &params.ragged, &params.paged);
 }
 
 }  // namespace flashcore::sm90_wide_fwd

@@ -1,13 +1,13 @@
 #pragma once
-// How rows reach shared memory in sm90_wide_fwd from a paged cache: the lanes of a warp load each piece in boxes
-// (tile/page_boxes.cuh).
+// How rows reach shared memory in sm90_wide_fwd from a paged cache: each of several warps fills slots of its own, its
+// lanes a piece in boxes (tile/page_boxes.cuh).
 
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/sm90_wide_fwd/loader.cuh"
 
 namespace flashcore::sm90_wide_fwd {
 
-// A tile::produce_tiles loader, by all lanes of the warp. Of a cluster each CTA loads the boxes of its share of the
+// A tile::produce_tiles loader, by all lanes of each loading warp, all of which go through all tiles. Of a cluster each CTA loads the boxes of its share of the
 // keys into both.
 template <Traits T, Config C>
 struct PagedLoader : Loader<T, C> {
@@ -18,10 +18,11 @@ struct PagedLoader : Loader<T, C> {
   using Piece = tile::TmaTile<C.block_n, 64>;
   static constexpr int kKeysOfRank = C.block_n / C.cluster;
 
-  FC_DEVICE static int lane() { return ptx::tid_x(); }
+  FC_DEVICE static int lane() { return ptx::tid_x() % 32; }
+  FC_DEVICE bool has_slot() const { return ring.stage() % loading_warps(C) == ptx::tid_x() / 32; }
 
   FC_DEVICE void load_q(const PagedTile& tile, int part) {
-    if (lane() == 0) Base::load_q(tile, part);
+    if (ptx::tid_x() == 0) Base::load_q(tile, part);
     else ring_q.advance();
   }
   FC_DEVICE void load_v(const PagedTile& tile, int block) {
@@ -43,7 +44,8 @@ struct PagedLoader : Loader<T, C> {
   FC_DEVICE void load_pieces(const ptx::TensorMap& map, const tile::PagedKeys<T, kKeysOfRank>& keys, int block,
                              const int (&pages)[C.cluster]) {
 #pragma unroll 1
-    for (int piece = 0; piece < column_blocks(kColumns); ++piece) {
+    for (int piece = 0; piece < column_blocks(kColumns); ++piece, ring.advance()) {
+      if (!has_slot()) continue;
       const ptx::SharedAddress slot = context.slots(ring.stage()), full = context.piece_full(ring.stage());
       marks.mark(Activity::kWaitSlot, block);
       ptx::mbarrier_wait(context.piece_empty(ring.stage()), ring.parity() ^ 1);
@@ -65,7 +67,6 @@ struct PagedLoader : Loader<T, C> {
       const int bytes = kValues ? piece_bytes(C) : keys.template bytes_that_come<Piece>(piece_bytes(C), missing);
       // After the loads, whose bytes may have come: the phase waits for this arrival all the same.
       if (lane() == 0) ptx::mbarrier_arrive_expect_tx(full, bytes);
-      ring.advance();
     }
   }
 };

@@ -19,7 +19,7 @@ struct Params {
   unsigned* tile_counter;  // zero before and after every launch; of Scheduler::kCounter only
   tile::TileOrder order;   // of the tiles of a cluster
   void* parts;             // of tiles whose keys several clusters share
-  unsigned* counters;      // how many of a CTA's tile are there; zero before and after a launch
+  unsigned* part_counts;   // how many of them a CTA's tile has
   int num_splits;
   tile::FastDivide by_splits;
   int row_tiles;  // of a head of tiles; of a ragged batch at the most

@@ -179,7 +179,7 @@ struct RaggedContext {
     }
     ring.advance();
   }
-  FC_DEVICE void put_end(SlotRing& ring) const { pass_tile({.head_q = -1}, ring); }
+  FC_DEVICE void put_end(SlotRing& ring) const { kernel().pass_tile({.head_q = -1}, ring); }
   // The blocks of a tile's rows, before its CTA's part of them.
   FC_DEVICE BlockRange blocks_of(const SlotTile& slot) const {
     if constexpr (T.mask_expression) {
@@ -219,7 +219,7 @@ struct RaggedContext {
     SlotTile slot = {place.head, place.batch, place.first_row, sequence.first_q, sequence.len_q, sequence.len_kv, {}};
     slot.blocks = blocks_of(slot);
     slot.first_row += kernel().rank() * kOwnRows;
-    pass_tile(slot, ring);
+    kernel().pass_tile(slot, ring);
     LoadedTile tile;
     if constexpr (T.mask_expression) tile.list = list_of(slot);
     tile.batch = sequence.first_q + slot.len_q, tile.first_row = slot.first_row + problem.seqlen_q - slot.len_q;
