@@ -82,8 +82,10 @@ struct Constants {
 // and 130 were expected (20,000 keys in pages of 16, blocks of 128 and of 64; H100).
 constexpr double kPagesAlone = 1.6;
 
-// What sm80_decode_fwd takes beside what its bytes need: 7 to 12 us of 4,096 and 32,768 keys (H100).
-constexpr double kDealtOutUs = 10;
+// What sm80_decode_fwd takes beside what its bytes need: 7 to 12 us of 4,096 and 32,768 keys (H100); of 230 problems on
+// an H200 10 us with up to eight rows, and 13 to 20 with 16.
+constexpr std::int64_t kFewRows = 8;
+constexpr double kDealtOutUs = 10, kDealtOutUsOfManyRows = 17;
 
 constexpr std::int64_t kSharedBytes = 233472;  // of an SM; a CTA reserves 1 KB beside its own
 constexpr int kRegistersOfPart = 16384;        // an SM's are in four parts
@@ -150,15 +152,18 @@ std::optional<double> expected_us(const Config& config, const Problem& problem, 
          over.clock_factor * times.us_per_cluster_doubling * std::log2(config.cluster);
 }
 
+double dealt_out_us(const Problem& problem, const DeviceLimits& limits) {
+  static const auto fitted = FittedConstants<Constants>::of_family("sm90_short_fwd");
+  const bool few = problem.seqlen_q * problem.group_size() <= kFewRows;
+  return (few ? kDealtOutUs : kDealtOutUsOfManyRows) +
+         dram_us(problem, carry_over(fitted.nearest(limits).device, limits).dram_bytes_per_us);
+}
+
 double loss_of_one_long_sequence(const Config& config, const Problem& problem, const DeviceLimits& limits) {
   Problem one = problem;
   one.batch = 1;
   const auto us = expected_us(config, one, limits);
-  if (!us) return kNotMeasuredUs;
-  static const auto fitted = FittedConstants<Constants>::of_family("sm90_short_fwd");
-  const double dealt_out =
-      kDealtOutUs + dram_us(one, carry_over(fitted.nearest(limits).device, limits).dram_bytes_per_us);
-  return *us / dealt_out;
+  return us ? *us / dealt_out_us(one, limits) : kNotMeasuredUs;
 }
 
 }  // namespace flashcore::sm90_short_fwd

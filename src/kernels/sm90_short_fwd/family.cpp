@@ -26,16 +26,10 @@ constexpr std::int64_t kLeastSpread = 8;
 // Of one long sequence among short ones, against keys that are dealt out evenly. Of more than 16 rows packed such
 // dealing takes 1.15 to 1.25 of the time where lengths are alike.
 constexpr double kMostLoss = 2, kMostLossOfManyRows = 6;
-// Where some SMs have nothing to do and up to eight rows are packed, keys that are dealt out evenly took 0.93 to 0.94
-// of the time (17 sequences of 4,096 or 16,384 keys, 136 tiles on 132 SMs) and 0.97 to 1.00 (2 to 8 of 65,536) on an
-// H100.
-constexpr std::int64_t kFewRows = 8, kLeastKeysOfSecondWave = 2048, kLeastKeysOfOneWave = 32769;
-bool idles(const Problem& problem, const DeviceLimits& limits) {
-  if (problem.seqlen_q * problem.group_size() > kFewRows) return false;
-  const std::int64_t tiles = problem.batch * problem.heads_kv, sms = limits.multiprocessors;
-  if (tiles < sms) return problem.seqlen_kv >= kLeastKeysOfOneWave;
-  return tiles > sms && tiles <= sms + sms / 16 && problem.seqlen_kv >= kLeastKeysOfSecondWave;
-}
+// Of a wave and little more, the keys dealt out evenly took 0.93 to 0.94 of the time on an H100 (17 sequences of 4,096 or
+// 16,384 keys, 136 tiles on 132 SMs), and 0.82 to 0.96 on an H200.
+constexpr std::int64_t kLeastKeysOfSecondWave = 2048;
+constexpr double kNoSooner = 1.01;  // models are no better
 
 struct Tiles {
   std::int64_t rows;      // tiles of query positions
@@ -93,11 +87,21 @@ class Sm90ShortForward final : public GpuFamily<Config> {
   int preference(const Problem& problem, const DeviceLimits& limits) const override {
     if (!problem.paged()) return 90;
     if (problem.seqlen_q > kFewInvariantRows) return 60;
-    if (problem.batch == 1) return 97;
-    if (idles(problem, limits)) return 94;
     const auto config = config_from<Config>(default_config(problem, limits));
+    if (idles(config, problem, limits)) return 94;
+    if (problem.batch == 1) return 97;
     const double most = problem.seqlen_q * problem.group_size() > 16 ? kMostLossOfManyRows : kMostLoss;
     return sm90_short_fwd::loss_of_one_long_sequence(config, problem, limits) <= most ? 97 : 94;
+  }
+
+  // Whether a sequence's own CTAs, a cluster at the most, leave so much of the SMs or of DRAM's rate unused that keys
+  // dealt out evenly are sooner done. Of eight key heads that is one sequence of 65,536 keys, two of 16,384 and five of
+  // 16,384 on an H200 (0.84, 0.87 and 0.90 of the time). Its slower DRAM leaves an H100 nothing to gain there.
+  static bool idles(const Config& config, const Problem& problem, const DeviceLimits& limits) {
+    const std::int64_t tiles = tiles_of(config, problem).clusters, sms = limits.multiprocessors;
+    if (tiles > sms + sms / 16) return false;
+    if (tiles > sms) return problem.seqlen_kv >= kLeastKeysOfSecondWave;
+    return sm90_short_fwd::dealt_out_us(problem, limits) <= kNoSooner * *sm90_short_fwd::expected_us(config, problem, limits);
   }
 
   std::optional<double> expected_us(const ConfigValues& values, const Problem& problem,

@@ -52,8 +52,8 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
     return std::nullopt;
   }
 
-  // Below sm80_wide_fwd: no time has been taken of it.
-  int preference(const Problem&, const DeviceLimits&) const override { return 5; }
+  // Above sm80_wide_fwd, which takes 0.95 to 7 times as long (results/landscapes/hopper_wide_times.json).
+  int preference(const Problem&, const DeviceLimits&) const override { return 15; }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     const auto config = first_valid(problem, limits);
