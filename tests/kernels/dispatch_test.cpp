@@ -192,8 +192,12 @@ TEST(Dispatch, TakesTheWideFamilyForWideHeadDims) {
     for (const char* id :
          {"b1_h8_s512_d264_fp16", "b1_h8_hk2_s4096_d512_bf16_causal", "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16",
           "b4_h16_hk1_sq2_sk900_d576_dv512_bf16_raggedhalving",
-          "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16_raggedrandom_page64",
-          "b4_h128_hk1_sq1_sk4096_d576_dv512_bf16_kve4m3_raggedfull_page64",
+          "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16_raggedrandom_page64"})
+      EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(),
+                arch == std::string_view("sm_90") ? "sm90_wide_fwd" : "sm80_wide_fwd")
+          << id << " " << arch;
+    for (const char* id :
+         {"b4_h128_hk1_sq1_sk4096_d576_dv512_bf16_kve4m3_raggedfull_page64",
           "b4_h128_hk1_sq1_sk4096_d576_dv512_bf16_kve4m3_pertoken_raggedfull_page64",
           "b1_h16_hk1_sq40_sk900_d320_fp16_kvint4_causal", "b64_h8_sq1_sk900_d512_fp16_kvint8_raggedrandom"})
       EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_wide_fwd") << id << " " << arch;

@@ -281,6 +281,7 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kContextHopperWide = "sm90_wide_fwd/context.cuh";
   static constexpr const char* kLoaderHopperWide = "sm90_wide_fwd/loader.cuh";
   static constexpr const char* kPagesHopperWide = "sm90_wide_fwd/paged_loader.cuh";
+  static constexpr const char* kPartsHopperWide = "sm90_wide_fwd/parts.cuh";
   static constexpr const char* kMergeOfParts = "tile/merge_parts.cuh";
   static constexpr const char* kTornWrong = "race|uninitialised|wrong result|deadlock";
   static constexpr const char* kWarpgroup = "tile/warpgroup.cuh";
@@ -1036,17 +1037,26 @@ inline const std::vector<Mutation>& mutations() {
       {"hopper_wide_share_one_block_short", kHopperWideSplit, kWideRows, kContextHopperWide,
        "{{end_of(part), end_of(part + 1)}, parts, part}", "{{end_of(part), end_of(part + 1) - 1}, parts, part}",
        "wrong result|uninitialised"},
-      {"hopper_wide_part_before_the_arrival", kHopperWideSplit, kWideRows, kFinishHopperWide,
-       "ptx::bar_sync(kAllBarrier, 128 * kConsumers);  // all threads have written", "", "race"},
-      {"hopper_wide_arrival_orders_nothing", kHopperWideSplit, kWideRows, kFinishHopperWide,
-       "ptx::atomic_add_global_acq_rel(", "ptx::atomic_add_global(", "race"},
-      {"hopper_wide_counter_not_left_zero", kHopperWideSplit, kWideRows, kFinishHopperWide,
-       "if (is_last) ptx::st_global_u32(counter, 0);", "", "zero|wrong result|not the same"},
       {"hopper_wide_parts_unweighted", kHopperWideSplit, kWideRows, kMergeOfParts,
        "const float own = weight(maxima[i], common);", "const float own = 1.0f;", kWrong},
-      {"hopper_wide_part_of_another_tile", kHopperWideSplit, kWideRows, kFinishHopperWide,
-       "static_cast<long long>(tile_number()) * context.params.num_splits", "static_cast<long long>(batch)",
+      {"hopper_wide_part_of_another_tile", kHopperWideSplit, kWideRows, kPartsHopperWide,
+       "static_cast<long long>(tile) * params.num_splits", "static_cast<long long>(0)",
        "race|wrong result|uninitialised"},
+      {"hopper_wide_parts_uncounted", kHopperWideSplit, kWideRows, kConsumerHopperWide, "finish.tell_count(share);", ";",
+       "uninitialised"},
+      {"hopper_wide_part_one_too_few", kHopperWideSplit, kWideRows, kPartsHopperWide, "count, of_row,",
+       "count - 1, of_row,", kWrong},
+      {"hopper_wide_merge_of_the_first_head", kHopperWidePacked, "b1_h4_hk1_sq3_sk200_d264_fp16", kPartsHopperWide,
+       "of_pack % own_heads(C) * own_positions(C) + ", "", kTornWrong},
+      {"hopper_wide_merge_of_the_first_cta", kHopperWidePacked, "b1_h4_hk1_sq3_sk200_d264_fp16", kPartsHopperWide,
+       "divides_heads(C) ? of_pack / own_heads(C) : of_cluster / own_positions(C)", "0", kTornWrong},
+      {"hopper_wide_merge_past_the_sequence", kHopperWideSplit, "b2_h2_sq9_sk100_d264_fp16_raggedhalving",
+       kPartsHopperWide, "if (sequence.bad || position >= sequence.len_q) return;", "",
+       "uninitialised|wrong result|out of bounds|written"},
+      {"hopper_wide_tiles_passed_by_all_warps", kHopperWidePacked, kWidePages, kContextHopperWide,
+       "if (!T.paged || ptx::tid_x() < 32) Base::pass_tile", "if (true) Base::pass_tile", "race|hang|deadlock|waits|wrong"},
+      {"hopper_wide_slots_of_all_warps", kHopperWidePacked, kWidePages, kPagesHopperWide,
+       "ring.stage() % loading_warps(C) == ptx::tid_x() / 32", "true", "race|hang|deadlock|waits|wrong|bytes"},
       {"hopper_wide_pages_of_the_first_share", kHopperWidePacked, kWidePages, kPagesHopperWide,
        "keys.first_key(block * C.cluster + rank, lane())", "keys.first_key(block * C.cluster, lane())", kWrong},
       {"hopper_wide_boxes_of_one_cta", kHopperWidePacked, kWidePages, kPagesHopperWide, "if (rank == context.rank())",

@@ -318,7 +318,7 @@ class EmulatorTest(unittest.TestCase):
         rows.cu = gpu.place(rows.cu)
         with mock.patch.object(mla, "_joined", side_effect=AssertionError("copied")):
             out, lse = wrapper.run(*case.split(q), *case.split(pool), out=gpu.place(case.q[..., :512]), return_lse=True)
-        self.assertEqual(next(reversed(_plan._plans.values())).info["family"], "sm80_wide_fwd")
+        self.assertEqual(next(reversed(_plan._plans.values())).info["family"], "sm90_wide_fwd")
         case.judge(self, out, lse, allow=2.0)  # P has 16 bits too
 
 

@@ -52,7 +52,7 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
     return std::nullopt;
   }
 
-  // Above sm80_wide_fwd, which takes 0.95 to 7 times as long (results/landscapes/hopper_wide_times.json).
+  // Above sm80_wide_fwd, which takes 0.94 to 7.4 times as long (results/landscapes/hopper_wide_times.json).
   int preference(const Problem&, const DeviceLimits&) const override { return 15; }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
