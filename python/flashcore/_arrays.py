@@ -18,8 +18,10 @@ _CACHE_ROLES = ("k", "v", "k_cache", "v_cache")  # which may be int8
 # Arrays of lengths and pages; all others are of floats.
 _INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "block_table", "indptr", "indices", "last_page_len",
                 "cache_seqlens", "cu_seqlens_new", "new_seqlens", "refused", "row_sequences", "row_positions", "table_starts")  # fmt: skip
-# Arrays that a score or mask function reads, or that become one.
-_FUNCTION_ROLES = {"bias": ("float32",), "mask": ("bool",), "prefix": ("int32",), "documents": ("int32",)}
+# Arrays that a score or mask function reads, or that become one; and those that kernels read as they lie.
+_FACTOR_ROLES = ("descale_q", "descale_k", "descale_v")  # for which a number will do
+_FUNCTION_ROLES = {"bias": ("float32",), "mask": ("bool",), "prefix": ("int32",), "documents": ("int32",), "alibi": ("float32",),
+                   "sink": ("float32",), **dict.fromkeys(_FACTOR_ROLES, ("float32",))}  # fmt: skip
 _FUNCTION_NAMES = {"float32": "fp32", "int32": "int32", "bool": "bool"}
 _FULL_NAMES = {short: name for name, short in _NAMES.items()}
 
@@ -46,7 +48,8 @@ def _dtype(name: str, role: str) -> str:
     wanted = _function_dtypes(role)
     if wanted:
         if name.split(".")[-1] not in wanted:
-            raise Error(f"{role} is of dtype {name}; give {' or '.join(wanted)}")
+            number = "a number, or an array of " if role in _FACTOR_ROLES else ""
+            raise Error(f"{role} is of dtype {name}; give {number}{' or '.join(wanted)}")
         return _FUNCTION_NAMES[name.split(".")[-1]]
     if role in _INT32_ROLES:
         if name.split(".")[-1] != "int32":
@@ -257,7 +260,8 @@ def view(x: Any, role: str, stream: int | None = None) -> View:
         return _of_buffer(x, role)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _of_dlpack(x, role, stream)
-    raise Error(f"{role} is a {type(x).__name__}; give a NumPy, CuPy, JAX or PyTorch array, a memoryview, or any that has __dlpack__")
+    number = "a positive number, or " if role in _FACTOR_ROLES else ""
+    raise Error(f"{role} is a {type(x).__name__}; give {number}a NumPy, CuPy, JAX or PyTorch array, a memoryview, or any that has __dlpack__")
 
 
 def cache_view(x: Any, role: str, stream: int | None, kv_dtype: Any, *, written: bool = False) -> View:

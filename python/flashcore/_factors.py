@@ -56,15 +56,16 @@ def number_of(scaling: Any, dtype: str) -> int:
     return number
 
 
-def _require_factor(value: float, role: str) -> None:
-    if not 0 < value < math.inf:
-        raise Error(f"{role} is {value}; factors are positive and finite")
-
-
 def _of_number(value: Any, role: str, q: View) -> tuple[int, Any]:
     """Memory of q's device that holds it."""
-    number = float(value)
-    _require_factor(ctypes.c_float(number).value, role)
+    try:
+        number = float(value)
+    except OverflowError:  # its digits may be more than Python prints
+        raise Error(f"{role} is a number beyond 1.8e308, the largest of a float; factors are positive and finite in float32, up to 3.4e38") from None
+    stored = ctypes.c_float(number).value
+    if not 0 < stored < math.inf:
+        rounded = "" if number == stored or math.isnan(number) else f", {stored} in float32"
+        raise Error(f"{role} is {number}{rounded}; factors are positive and finite")
     if q.device == "cpu":
         cell = ctypes.c_float(number)
         return ctypes.addressof(cell), cell

@@ -125,6 +125,12 @@ class CoherentRounding {
   double sums_[kScales] = {};
 };
 
+// Weights relative to the row's largest exponential, a sink's too, are numbers of fp32, and what is below the least
+// normal one may become 0: ex2.approx.ftz makes it so. Twice that, because the weight's score may be off; by ln 2 only
+// where scores are beyond 10^5. Without a sink the row's largest key hides such weights. Beside a sink that is far
+// above all keys they are the whole row, which bf16 and fp32 still have numbers for.
+constexpr double kVanishingWeight = 0x1p-125;
+
 // Sums over a row that the errors are made of.
 struct RowSums {
   double o2 = 0, q2 = 0, mean_v = 0, mean_v2 = 0;
@@ -136,6 +142,7 @@ struct RowSums {
   bool rounds_alike = false;                 // as other rows do
   double coherent = 0;                       // of o, by errors of P that add up
   double lost = 0;                           // p |v| that 8-bit P may round to 0
+  double vanished = 0;                       // p |v| of weights that are too small for fp32
   double v2 = 0;
   double score = 0;    // the rms error of a score
   double tiny_p2 = 0;  // of o, by probabilities below fp16's normal numbers
@@ -164,6 +171,7 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
   const bool fp8 = size_of(what.dtype) == 1;
   const double p_unit = what.dtype == DType::kF32 ? 0 : precision_of(what.dtype).unit;
   const double p_max = std::exp(scores.maximum - scores.lse), dim = static_cast<double>(head.head_dim);
+  const double vanishing = kVanishingWeight * std::exp(scores.top - scores.lse);  // of the normalised ones
   RowSums s;
   DistinctWeights weights;
   CoherentRounding rounding;
@@ -201,6 +209,7 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
     weights.add(relative);
     if (fp8 && !is_exact) rounding.add(relative, norm * p_max);
     if (fp8 && p[j] < kLostP8 * p_max) s.lost += pv;
+    if (p[j] < vanishing) s.vanished += pv;
   }
   // Where values are nearly one vector (positive ones, a constant), o moves by all of it, and rows whose weights are
   // alike (ALiBi, few keys that all see) move together. Else it counts as far as chance does not explain it.
@@ -239,6 +248,7 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   const double lane_sum = kUlpF32 / 12, chain_sum = kUlpF32 / 3;  // four lanes side by side; one alone
   budget.lse_variance = (conversions * conversions + lane_sum * lane_sum * keys + s.score * s.score * s.p2);
   budget.lse_chain_variance = ((chain_sum * chain_sum - lane_sum * lane_sum) * keys);
+  budget.worst = s.vanished;
   if (!tensor_cores) return budget;
   const Precision output = precision_of(what.output_dtype);
   const double norm = std::sqrt(s.o2);
@@ -257,7 +267,7 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   // errors of all scores; and small P.
   const double truncated = fp8 ? sums.coherent : truncation_of(what.dtype, keys) * kUlpF32;
   const double systematic = norm * (0x1p-21 + truncated + scores.sink_share) +
-                            (shared * scores.deviation + scores.function_rms) * spread_of(s) + s.lost +
+                            (shared * scores.deviation + scores.function_rms) * spread_of(s) + s.lost + s.vanished +
                             std::sqrt(saturated2);
   budget.worst = systematic;
   budget.scale_systematic = norm * systematic;
@@ -338,7 +348,7 @@ void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceH
   const double functions = scores.function_rms * spread_of(s), sink2 = scores.sink_share * scores.sink_share * s.o2;
   const double other2 =
       rounding2 + sums2 + exp2_approx2 + subnormal2 + s.score * s.score * s.spread2 + functions * functions + sink2;
-  *row.predicted_o = static_cast<float>(std::sqrt(other2 + s.p_noise2));
+  *row.predicted_o = static_cast<float>(std::sqrt(other2 + s.p_noise2 + s.vanished * s.vanished));
   *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(scores.lse)) + kUlpF32 * std::sqrt(keys) +
                                           s.score * s.steepness + scores.function_mean + scores.sink_share);
   *row.budget = budget_of(head, what, s, scores, row);

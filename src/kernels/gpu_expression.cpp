@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "core/error.h"
 #include "core/expression_code.h"
@@ -66,6 +67,22 @@ std::string user_expression_header(const Problem& problem) {
   text += expression_device_code(score, "score", box) + expression_device_code(mask, "mask", box) +
           expression_range_code(mask, "MaskRanges", box);
   return text + "}  // namespace flashcore::user\n";
+}
+
+bool reads_elements_of_pairs(const Expression& expression) {
+  constexpr unsigned kOnRow = 1, kOnKey = 2;
+  std::vector<unsigned> depends;
+  for (const ExpressionNode& node : expression.nodes()) {
+    const bool is_variable = node.op == ExpressionOp::kVariable;
+    unsigned on = is_variable && node.variable == ExpressionVariable::kI   ? kOnRow
+                  : is_variable && node.variable == ExpressionVariable::kJ ? kOnKey
+                                                                           : 0;
+    for (std::size_t a = 0; a < static_cast<std::size_t>(node.count); ++a)
+      on |= depends[static_cast<std::size_t>(node.args[a])];
+    if (node.op == ExpressionOp::kElement && on == (kOnRow | kOnKey)) return true;
+    depends.push_back(on);
+  }
+  return false;
 }
 
 ExpressionParams make_expression_params(const Problem& problem, const ProblemLayouts& layouts, double unit) {

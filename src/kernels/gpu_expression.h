@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 
+#include "core/expression.h"
 #include "core/operands.h"
 #include "device/artifact.h"
 #include "kernels/program.h"
@@ -16,6 +17,10 @@ namespace flashcore {
 // The text that takes the place of tile/user_expression.cuh, by its path.
 inline constexpr const char* kUserExpressionPath = "tile/user_expression.cuh";
 std::string user_expression_header(const Problem& problem);
+
+// Whether an element that it reads is another one for each pair of a row and a key: such are loaded for all keys of a
+// block at once, and cost registers.
+bool reads_elements_of_pairs(const Expression& expression);
 
 // Addresses are null: relocate_expressions has them, for an ExpressionParams at byte `offset`. `unit`: of scores before
 // the score function.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "core/reference.h"
@@ -268,6 +269,31 @@ TEST(JudgementTest, TheSmallestWeightsOf8BitsMayRoundAsKernelsScaleThem) {
     // A key that is left out. What 2^-16 of the largest may lose is all but a ninth of the other.
     if (score < 11) {
       EXPECT_FALSE(passes_times(0));
+    }
+  }
+}
+
+// Rows of one key far below their sink: a weight that fp32 has no normal number for may become 0 in a kernel, while its
+// product with v is a number of o's type. A weight of 2^-124 may not.
+TEST(JudgementTest, AWeightTooSmallForFp32BesideASinkMayVanish) {
+  for (const char* dtype : {"fp32", "bf16", "e4m3_unscaled"}) {
+    const PlacedProblem p = PlacedProblem::parse(fmt::format("b1_h1_sq4_sk1_d16_{}_sink", dtype));
+    AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
+    for (std::int64_t column = 0; column < 16; ++column)
+      in.k.set(0, 0, 0, column, 0.0f), in.v.set(0, 0, 0, column, 256.0f);
+    for (const double exponent : {124.0, 126.5, 140.0}) {
+      in.sink = {static_cast<float>(exponent * std::log(2.0))};
+      const Reference ref = reference_forward(p, in, {});
+      ASSERT_NEAR(ref.o[0], std::exp2(8 - exponent), 1e-4 * std::exp2(8 - exponent)) << dtype;
+      const auto passes_times = [&](double factor) {
+        std::vector<float> o(ref.o.size());
+        for (std::size_t i = 0; i < o.size(); ++i)
+          o[i] = round_to(p.output_dtype(), static_cast<float>(ref.o[i] * factor));
+        return within(compare(p, ref, o, ref.ideal_lse), error_bound(p, ref));
+      };
+      EXPECT_TRUE(passes_times(1)) << dtype << " " << exponent;
+      EXPECT_EQ(passes_times(0), exponent > 125) << dtype << " " << exponent;
+      EXPECT_FALSE(passes_times(4)) << dtype << " " << exponent;
     }
   }
 }

@@ -317,6 +317,51 @@ TEST(SpillDefaults, OfSm90Fp8) {
     }
 }
 
+// Functions of the user's own that fuzzers found to spill; and beside each a config or a function that has the
+// registers.
+TEST(SpillExpressed, TensorsOfPairsAreRefusedWhereTheySpill) {
+  struct Case {
+    bool accepted;
+    const char *family, *id, *score, *mask, *tensors, *config;
+  };
+  const char* fp8 = "sm90_fp8_fwd";
+  const char* of_8_bits = "num_stages=2,v_stages=2,q_stages=1,ping_pong=0,promote_every=1,p_exponent=6";
+  const char* of_three = "num_consumers=3,q_stages=1,cluster=1,key_groups=1,num_stages=2,ping_pong=0,scheduler=1";
+  const char *table = "s + table[min(abs(i - j), 40)]", *slopes = "s - slope[h] * abs(i - j)";
+  const char *gate = "gate[h, j] < 0.5 || abs(i - j) < 8", *both = "table: float[1], gate: float[2]";
+  const Case cases[] = {
+      {false, fp8, "b1_h1_s64_d160_e5m2", slopes, "", "slope: float[1]",
+       "num_consumers=1,block_n=64,overlap=1,pv_columns=256"},
+      {true, fp8, "b1_h1_s64_d160_e5m2", slopes, "", "slope: float[1]",
+       "num_consumers=1,block_n=64,overlap=0,pv_columns=256"},
+      {true, fp8, "b1_h1_s64_d160_e5m2", "0.5 * s + 1", "", "", "num_consumers=1,block_n=64,overlap=1,pv_columns=256"},
+      {false, fp8, "b1_h1_s64_d160_e5m2", table, gate, both, "num_consumers=2,block_n=32,overlap=0,pv_columns=256"},
+      {true, fp8, "b1_h1_s64_d144_e5m2", table, gate, both, "num_consumers=2,block_n=32,overlap=0,pv_columns=256"},
+      {false, fp8, "b1_h1_s64_d192_dv96_e5m2", table, gate, both, "num_consumers=1,block_n=64,overlap=0,pv_columns=96"},
+      {true, fp8, "b1_h1_s64_d192_dv96_e5m2", table, gate, both, "num_consumers=1,block_n=64,overlap=1,pv_columns=96"},
+      {true, fp8, "b1_h1_s64_d160_dv96_e5m2", table, gate, both, "num_consumers=1,block_n=64,overlap=0,pv_columns=96"},
+      {false, fp8, "b1_h1_s64_d128_e4m3", table, gate, both, "num_consumers=1,block_n=64,overlap=0,pv_columns=128"},
+      {true, fp8, "b1_h1_s64_d128_e4m3", table, "document_q[b, i] == document_kv[b, j]",
+       "table: float[1], document_q: int[2], document_kv: int[2]",
+       "num_consumers=1,block_n=64,overlap=0,pv_columns=128"},
+      {false, "sm90_fwd", "b1_h1_s64_d16_bf16", table, "", "table: float[1]", "block_n=112"},
+      {true, "sm90_fwd", "b1_h1_s64_d16_bf16", slopes, "", "slope: float[1]", "block_n=112"},
+      {false, "sm90_fwd", "b1_h1_s64_d64_bf16", "s + bias[b, h, i, j]", "", "bias: float[4]", "block_n=80"},
+      {true, "sm90_fwd", "b1_h1_s64_d48_bf16", "s + bias[b, h, i, j]", "", "bias: float[4]", "block_n=80"},
+  };
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  for (const Case& c : cases) {
+    const Family& family = family_by_name(c.family);
+    Problem problem = Problem::parse(c.id);
+    set_expressions(problem, c.score, c.mask, parse_tensors(c.tensors));
+    const std::string text = fmt::format("{},{}", c.family == fp8 ? of_8_bits : of_three, c.config);
+    const ConfigValues config = family.space().parse(text, family.default_config(problem, limits), family.name());
+    EXPECT_EQ(!family.why_invalid(config, problem, limits), c.accepted)
+        << c.id << " " << c.score << " " << c.mask << " " << text << ": "
+        << family.why_invalid(config, problem, limits).value_or("accepted");
+  }
+}
+
 std::vector<std::string> gpu_families() {
   std::vector<std::string> names;
   for (const Family* family : all_families()) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "device/compiler.h"
 #include "device/emulator/emulator_device.h"
@@ -29,6 +31,8 @@ std::vector<const Family*> gpu_families() {
 struct Launched {
   json counters;
   AttentionOutputs outputs;
+  std::size_t zeros = 0;       // bytes of workspaces that are to be zero after a launch
+  bool are_zeros_left = true;  // and whether they are
   double value(const std::string& name) const {
     const auto dot = name.find('.');
     return dot == std::string::npos ? counters.at(name).get<double>()
@@ -49,10 +53,19 @@ class InvertTest : public ::testing::Test {
     operands.upload(make_inputs(problem, Pattern::kNormal, 1));
     operands.poison_outputs();
     const LoadedCandidate loaded(*device_, compiled.candidate, problem, compiled.artifact);
-    const Launch run = loaded.bind(operands.args());
+    BoundWorkspaces workspaces;
+    const Launch run = loaded.bind(operands.args(), &workspaces);
     run(), run();
     device_->synchronize();
-    return {device_->counters(), operands.download_outputs()};
+    Launched launched{device_->counters(), operands.download_outputs()};
+    for (std::size_t i = 0; i < workspaces.buffers.size(); ++i) {
+      if (workspaces.kinds[i].contents != Workspace::Contents::kLeftZero) continue;
+      std::vector<std::byte> bytes(workspaces.kinds[i].bytes);
+      device_->download(bytes.data(), workspaces.buffers[i]->data(), bytes.size());
+      launched.zeros += bytes.size();
+      launched.are_zeros_left &= std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+    }
+    return launched;
   }
   PlantedVariant planted(std::string_view name, const std::string& candidate) {
     return planted(name, candidate, problem_of(candidate.substr(0, candidate.find(':'))));
@@ -123,6 +136,25 @@ TEST_F(InvertTest, WithoutStoresNothingOfTheOutputIsWritten) {
     EXPECT_EQ(variant.value("ex2"), plain.value("ex2")) << candidate;
     EXPECT_EQ(variant.value("mma_instructions"), plain.value("mma_instructions")) << candidate;
     EXPECT_EQ(variant.loaded(), plain.loaded()) << candidate;
+  }
+}
+
+// Else no part of a later launch is a tile's last, and the time of a merge is missing too.
+TEST_F(InvertTest, WithoutStoresCountersOfPartsAreLeftZero) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"sm80_wide_fwd:num_splits=2", "b1_h1_sq8_sk128_d320_fp16"},
+      {"sm90_wide_fwd:num_splits=2", "b1_h1_sq8_sk256_d320_fp16"},
+      {"sm80_decode_fwd", "b1_h1_sq1_sk2000_d64_fp16"},
+  };
+  for (const auto& [candidate, problem] : cases) {
+    const auto [plain, variant] = both("no_stores", candidate, PlacedProblem::parse(problem));
+    EXPECT_GT(plain.zeros, 0u) << candidate;
+    EXPECT_TRUE(plain.are_zeros_left) << candidate;
+    EXPECT_TRUE(variant.are_zeros_left) << candidate;
+    EXPECT_GT(count_unwritten(variant.outputs), 0) << candidate;
+    // Nothing is stored but the zeros, of each of two launches.
+    EXPECT_GT(variant.stored(), 0) << candidate << ": its tiles have one part each";
+    EXPECT_LE(variant.stored(), 2.0 * static_cast<double>(variant.zeros)) << candidate;
   }
 }
 

@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+import fractions
 import importlib
 import math
 import os
@@ -177,8 +178,15 @@ class Fp8Test(unittest.TestCase):
         self.refused(r"descale_q has shape \(3,\); give one element, or \[batch, heads_kv\] = \(2, 2\)",
                      lambda: tensors.attention(memoryview(array.array("f", [1, 1, 1])), 1.0, 1.0))  # fmt: skip
         self.refused("descale_k has a factor for each key head and descale_q one for all", lambda: tensors.attention(1.0, heads(1, 1, 1, 1), 1.0))
-        self.refused("descale_v is a str", lambda: tensors.attention(1.0, 1.0, "1"))
-        self.refused("descale_v is a bool", lambda: tensors.attention(1.0, 1.0, True))
+        for kind, bad in (("str", "1"), ("bool", True), ("list", [1.0])):
+            self.refused(f"descale_v is a {kind}; give a positive number, or a NumPy, CuPy, JAX or PyTorch array",
+                         lambda: tensors.attention(1.0, 1.0, bad))  # fmt: skip
+        for bad, shown in ((1e-60, "1e-60, 0.0"), (10**39, r"1e\+39, inf"), (-1e39, r"-1e\+39, -inf")):
+            self.refused(f"descale_k is {shown} in float32; factors are positive and finite", lambda: tensors.attention(1.0, bad, 1.0))
+        for bad in (10**400, -(10**400), fractions.Fraction(10**400, 3), 10**5000):
+            self.refused("descale_k is a number beyond 1.8e308.*; factors are positive and finite in float32, up to 3.4e38",
+                         lambda: tensors.attention(1.0, bad, 1.0))  # fmt: skip
+        self.refused("descale_q is a memoryview of format 'd'; use 'f'", lambda: tensors.attention(memoryview(array.array("d", [1.0])), 1.0, 1.0))
         half = view((ctypes.c_uint16 * 1)(), "fp16", (1,))
         self.refused("descale_q is of fp16; give float32", lambda: tensors.attention(half, 1.0, 1.0))
         self.refused("scaling is 'row'", lambda: flashcore.plan(*(tensors.views[name] for name in "qkv"), out=tensors.out, scaling="row"))
@@ -187,6 +195,23 @@ class Fp8Test(unittest.TestCase):
                      lambda: flashcore.attention(*mixed, out=tensors.out, descale_q=1.0, descale_k=1.0, descale_v=1.0))  # fmt: skip
         wide = view((ctypes.c_float * len(tensors.memory))(), "fp32", tensors.out.shape)
         self.refused("out is fp32 .*it must be bf16 or fp16 or e4m3 or e5m2", lambda: flashcore.attention(*(tensors.views[n] for n in "qkv"), out=wide))
+
+    def test_factors_of_other_dtypes_are_refused(self):
+        try:
+            numpy = importlib.import_module("numpy")
+        except ImportError as error:
+            self.skipTest(f"numpy does not import here: {error}")
+        tensors, q, k = Tensors(), numpy.zeros((1, 1, 1, 8), "float16"), numpy.zeros((1, 1, 1, 8), "int8")
+        for dtype in ("float64", "float16", "int64", "bool"):
+            for bad in (numpy.ones(1, dtype), numpy.ones((BATCH, HEADS_KV), dtype)):
+                message = f"descale_v is of dtype {dtype}; give a number, or an array of float32"
+                self.refused(message, lambda: tensors.attention(1.0, 1.0, bad))
+                self.refused(message, lambda: flashcore.attention(q, k, k, descale_k=1.0, descale_v=bad))
+        self.refused("descale_v is a bool", lambda: tensors.attention(1.0, 1.0, numpy.bool_(True)))
+        self.refused("descale_k is a bool", lambda: flashcore.attention(q, k, k, descale_k=True, descale_v=1.0))
+        self.refused("descale_k is a number beyond", lambda: flashcore.attention(q, k, k, descale_k=10**400, descale_v=1.0))
+        tensors.attention(numpy.float64(0.25), numpy.ones(1, "float32"), numpy.float16(3.0))  # numbers of any type
+        self.assert_right(tensors, [0.25], [1.0], [3.0])
 
     def test_factors_of_wider_arrays_are_refused(self):
         q = memoryview(bytearray(4 * 1 * 1 * 4 * 8)).cast("f", (1, 1, 4, 8))
