@@ -220,7 +220,8 @@ class Device {
   virtual double now_seconds();
   virtual EnvironmentReading read_environment() = 0;
   virtual const Ceilings& ceilings() = 0;  // measured on first use, cached for the process
-  // What the last launch did, where the device counts (the emulator): null elsewhere.
+  // What the last launch of a kernel that does the work did (LaunchSpec::kernel), where the device counts (the
+  // emulator): null elsewhere.
   virtual nlohmann::json counters();
 };
 

@@ -132,7 +132,7 @@ TEST(Dispatch, PrefillsEightBitsByWgmmaOnHopper) {
 // Pages of multiples of eight keys, which TMA loads; more than 16 rows are no decoding.
 TEST(Dispatch, DecodesPagesOnHopperByTma) {
   for (const char* id :
-       {"b64_h32_hk8_sq1_sk1024_d128_bf16_raggedrandom_page16", "b1_h32_hk8_sq1_sk32768_d128_bf16_raggedfull_page8",
+       {"b64_h32_hk8_sq1_sk1024_d128_bf16_raggedrandom_page16", "b1_h32_hk8_sq1_sk16384_d128_bf16_raggedfull_page8",
         "b8_h64_hk8_sq16_sk900_d64_bf16_causal_raggedfull_page64",
         "b2_h8_sq2_sk900_d128_fp16_causal_softcap5_alibi_sink_raggedhalving_page24"}) {
     for (const char* device : {"h100", "h200", "none"})
@@ -148,6 +148,19 @@ TEST(Dispatch, DecodesPagesOnHopperByTma) {
   }
   const char* prompt = "b8_h64_hk8_sq17_sk9000_d64_bf16_causal_raggedfull_page64";
   EXPECT_EQ(choose(prompt, gpu("none", "sm_90")).candidate.family->name(), "sm90_fwd");
+}
+
+// The CTAs of one sequence read what an H100's memory gives, and less than an H200's.
+TEST(Dispatch, DealsKeysOutWhereFewCtasWouldReadThemAll) {
+  for (const auto& [gbps, family] : {std::pair(4916.7, "sm80_decode_fwd"), {3352.3, "sm90_short_fwd"}}) {
+    DeviceInfo device = gpu("none", "sm_90");
+    device.limits.clock_mhz = 1980, device.limits.dram_peak_gbps = gbps;
+    for (const char* id : {"b1_h32_hk8_sq1_sk65536_d128_bf16_raggedfull_page16",
+                           "b2_h32_hk8_sq1_sk16384_d128_bf16_raggedfull_page16"})
+      EXPECT_EQ(choose(id, device).candidate.family->name(), family) << id << " " << gbps;
+    EXPECT_EQ(choose("b1_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16", device).candidate.family->name(),
+              "sm90_short_fwd");
+  }
 }
 
 // Functions of the user's own beside few rows, whatever the keys are: families for prefill do not split a row's keys.

@@ -97,7 +97,7 @@ class EmulatorDevice final : public Device {
                       .number = next_number(spec),
                       .seed = seed_};
     run_launch(state, hardware_threads());
-    if (!state.plain()) return;
+    if (!state.plain() || spec.kernel != 0) return;
     std::vector<std::uint64_t> places;
     for (const auto& [address, site] : state.counters.sites) places.push_back(kernel.offset_of(address));
     kernel.lines().prepare(places);
@@ -114,7 +114,7 @@ class EmulatorDevice final : public Device {
   void launch_foreign(const ForeignModule& kernel, const LaunchSpec& spec) {
     const std::uint32_t number = next_number(spec);
     const Counters counters = kernel.launch(spec, memory_, number, seed_);
-    if (!is_plain_launch(number)) return;
+    if (!is_plain_launch(number) || spec.kernel != 0) return;
     kernel.prepare_lines(counters);
     counters_ = counters_json(counters, [&](const void* offset) { return kernel.lines_of(offset); });
   }

@@ -26,21 +26,23 @@ bool score_reads_tensors(const Problem& problem) {
 
 // The elements of a score function's tensors are on their way for many keys at once: fitted to biases. Past 64 columns
 // 96 keys of them spilled 8 to 20 bytes, 128 up to 260, 64 in a ragged batch 8; past 128 columns 64 keys beside two
-// consumers 52, and beside a softcap 16; beside sums of 160 columns in flight with the scores 8 to 144.
+// consumers 52, and beside a softcap 16; beside sums of 160 columns in flight with the scores 8 to 144; of 192 columns
+// of V under a causal mask or a window 140 to 228.
 int most_keys_of_a_block(const Problem& problem, const Fp8Config& config) {
   if (!score_reads_tensors(problem)) return std::numeric_limits<int>::max();
   const std::int64_t widest = std::max(problem.head_dim, problem.head_dim_v);
   if (widest <= 64) return 96;
   const bool is_full = (widest > 128 && (config.num_consumers > 1 || problem.has_score())) ||
-                       (config.overlap == Overlap::kScoresFirst && problem.head_dim_v > 144);
+                       (config.overlap == Overlap::kScoresFirst && problem.head_dim_v > 144) ||
+                       (problem.head_dim_v > 176 && problem.head_dim_v <= 192);
   return problem.ragged() || is_full ? 32 : 64;
 }
 
 // Both functions' elements are on their way together, and what both compute (|i - j| of each key) is kept from one to
-// the other. 64 keys spilled 8 to 168 bytes where the mask compares floats or reads an element for each pair, and never
-// where it reads those of rows or keys alone (documents); 32 keys 8 to 96. One consumer without overlap is let by
-// beside O of more than 128 columns: no other config is left there, and four pairs of functions spilled 8 to 100 bytes
-// of it at head dims 176, 192 and 256, others none.
+// the other. 64 keys spilled 8 to 168 bytes where the mask compares floats or reads an element for each pair, and where
+// it reads those of rows or keys alone (documents) 20 bytes at head dim 256 only; 32 keys 8 to 96. One consumer without
+// overlap is let by beside O of more than 128 columns: no other config is left there, and four pairs of functions
+// spilled 8 to 100 bytes of it at head dims 176, 192 and 256, others none.
 bool are_tensors_too_many(const Problem& problem, const Fp8Config& config) {
   if (!score_reads_tensors(problem) || !problem.has_mask_expression() || problem.mask_expression().tensors().empty())
     return false;
@@ -116,9 +118,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
       return fmt::format("blocks of more than {} keys leave too few registers for a score function that reads tensors",
                          most);
     if (are_tensors_too_many(problem, config))
-      return "tensors of a score function and of a mask function together leave too few registers: choose fewer keys "
-             "of "
-             "a block";
+      return "tensors of a score and of a mask function together leave too few registers for so many keys of a block";
     if (takes_transposed_v(config) == problem.has_transposed_v()) return std::nullopt;
     return problem.has_transposed_v() ? "V lies transposed and waits for nothing: v_stages 0"
                                       : "V waits for its transposition: v_stages 1 or 2";

@@ -122,9 +122,15 @@ std::string no_stores(Overlay& overlay, std::string&) {
                            "tma_store_4d", "bulk_store"})
     places += overlay.plant(name, kBookkeeping);
   // The last part of a tile leaves the counter of its parts as the next launch wants it. Without that no part of a
-  // later launch is the last, and nobody merges: the variant would leave out more than stores.
-  for (const char* file : {"sm80_wide_fwd/finish.cuh", "sm80_decode_fwd/merge.cuh", "sm90_wide_fwd/finish.cuh"})
-    places -= overlay.replace(file, "planted::st_global_u32(counter, 0)", "ptx::st_global_u32(counter, 0)");
+  // later launch is the last, and nobody merges: the variant would leave out more than stores. And the step that merges
+  // parts reads how many there are.
+  constexpr std::pair<const char*, const char*> kKept[] = {
+      {"sm80_wide_fwd/finish.cuh", "st_global_u32(counter, 0)"},
+      {"sm80_decode_fwd/merge.cuh", "st_global_u32(counter, 0)"},
+      {"sm90_wide_fwd/finish.cuh", "st_global_u32(parts.count("},
+  };
+  for (const auto& [file, store] : kKept)
+    places -= overlay.replace(file, std::string("planted::") + store, std::string("ptx::") + store);
   return planted_or(places, "its source has no stores");
 }
 
