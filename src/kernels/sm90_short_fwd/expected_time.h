@@ -14,8 +14,8 @@ namespace flashcore::sm90_short_fwd {
 std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits,
                                   double share_of_bound = 1);
 
-// What a kernel should take that deals out the keys of a paged batch to all SMs (sm80_decode_fwd), all lengths being the
-// bound.
+// What a kernel should take that deals out the keys of a paged batch to all SMs (sm80_decode_fwd), all lengths being
+// the bound.
 double dealt_out_us(const Problem& problem, const DeviceLimits& limits);
 
 // Of a paged batch in which one sequence has nearly all keys: how many times as long the config takes as such a kernel.

@@ -26,8 +26,8 @@ constexpr std::int64_t kLeastSpread = 8;
 // Of one long sequence among short ones, against keys that are dealt out evenly. Of more than 16 rows packed such
 // dealing takes 1.15 to 1.25 of the time where lengths are alike.
 constexpr double kMostLoss = 2, kMostLossOfManyRows = 6;
-// Of a wave and little more, the keys dealt out evenly took 0.93 to 0.94 of the time on an H100 (17 sequences of 4,096 or
-// 16,384 keys, 136 tiles on 132 SMs), and 0.83 to 0.96 on an H200.
+// Of a wave and little more, the keys dealt out evenly took 0.93 to 0.94 of the time on an H100 (17 sequences of 4,096
+// or 16,384 keys, 136 tiles on 132 SMs), and 0.83 to 0.96 on an H200.
 constexpr std::int64_t kLeastKeysOfSecondWave = 2048;
 constexpr double kNoSooner = 1.01;  // models are no better
 
@@ -96,12 +96,14 @@ class Sm90ShortForward final : public GpuFamily<Config> {
 
   // Whether a sequence's own CTAs, a cluster at the most, leave so much of the SMs or of DRAM's rate unused that keys
   // dealt out evenly are sooner done. Of eight key heads that is one sequence of 65,536 keys, two of 16,384 and five of
-  // 16,384 on an H200 (0.83 to 0.97, 0.87 to 0.95 and 0.90 to 0.98 of the time). Its slower DRAM leaves an H100 nothing to gain there.
+  // 16,384 on an H200 (0.83 to 0.97, 0.87 to 0.95 and 0.90 to 0.98 of the time). Its slower DRAM leaves an H100 nothing
+  // to gain there.
   static bool idles(const Config& config, const Problem& problem, const DeviceLimits& limits) {
     const std::int64_t tiles = tiles_of(config, problem).clusters, sms = limits.multiprocessors;
     if (tiles > sms + sms / 16) return false;
     if (tiles > sms) return problem.seqlen_kv >= kLeastKeysOfSecondWave;
-    return sm90_short_fwd::dealt_out_us(problem, limits) <= kNoSooner * *sm90_short_fwd::expected_us(config, problem, limits);
+    return sm90_short_fwd::dealt_out_us(problem, limits) <=
+           kNoSooner * *sm90_short_fwd::expected_us(config, problem, limits);
   }
 
   std::optional<double> expected_us(const ConfigValues& values, const Problem& problem,

@@ -62,9 +62,9 @@ constexpr int p_bytes(const Config& c) { return tile::tma_tile_bytes(kRows, c.bl
 // Of each consumer a number of each row: the maxima of a block, and at the end the sums.
 constexpr int row_numbers_bytes() { return 2 * kConsumers * kRows * 4; }
 
-// Warps that load pieces of pages: a box of TMA takes a warp 170 cycles, a piece of two boxes 570, and a consumer a piece
-// in 260 (H200). Each has slots of its own: with turns at pieces a warp that is ahead of another could take a slot's
-// phase before the last for the last. Of a counter one warp takes a tile's number for itself.
+// Warps that load pieces of pages: a box of TMA takes a warp 170 cycles, a piece of two boxes 570, and a consumer a
+// piece in 260 (H200). Each has slots of its own: with turns at pieces a warp that is ahead of another could take a
+// slot's phase before the last for the last. Of a counter one warp takes a tile's number for itself.
 constexpr int loading_warps(const Config& c) { return c.scheduler == Scheduler::kCounter ? 1 : 4; }
 
 constexpr int kTileSlots = 2;  // tile numbers on their way from the producer to the consumers; of ragged batches tiles

@@ -177,8 +177,8 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
 
   // Times on an H200. Two CTAs that share what they load wait for each other: 1.02 to 1.03 of the time, and twice the
   // time with pages. As many slots as a block has pieces of V: with nine 1.03 to 1.08 of the time of eight at head dim
-  // 512. CTAs that go round dense causal tiles take 1.17 to 1.27 of the time of one CTA per tile. Heads are packed where
-  // a head's rows would leave most of a tile empty.
+  // 512. CTAs that go round dense causal tiles take 1.17 to 1.27 of the time of one CTA per tile. Heads are packed
+  // where a head's rows would leave most of a tile empty.
   std::optional<WideConfig> first_valid(const Problem& problem, const DeviceLimits& limits) const {
     int pack_heads = 1;
     while (problem.seqlen_q * pack_heads < sm90_wide_fwd::kRows && pack_heads < sm90_wide_fwd::kRows &&

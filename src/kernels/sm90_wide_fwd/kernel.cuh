@@ -1,8 +1,8 @@
 #pragma once
 // Forward attention for Hopper and heads whose O no warpgroup can hold: two consumer warpgroups share 64 query rows.
 // Each multiplies Q with half of a block's keys, they exchange P through shared memory, and each multiplies all of it
-// with its half of V's columns, by wgmma. A producer, of pages up to four warps and else a thread, feeds pieces of K and
-// V through a ring by TMA.
+// with its half of V's columns, by wgmma. A producer, of pages up to four warps and else a thread, feeds pieces of K
+// and V through a ring by TMA.
 
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/cluster.cuh"

@@ -7,8 +7,8 @@
 
 namespace flashcore::sm90_wide_fwd {
 
-// A tile::produce_tiles loader, by all lanes of each loading warp, all of which go through all tiles. Of a cluster each CTA loads the boxes of its share of the
-// keys into both.
+// A tile::produce_tiles loader, by all lanes of each loading warp, all of which go through all tiles. Of a cluster each
+// CTA loads the boxes of its share of the keys into both.
 template <Traits T, Config C>
 struct PagedLoader : Loader<T, C> {
   using Base = Loader<T, C>;

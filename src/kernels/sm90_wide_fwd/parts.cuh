@@ -47,7 +47,7 @@ struct RowEnd {
 template <Traits T, Config C>
 struct Parts {
   static constexpr int kFirstO = 2 * kRows;
-  static constexpr int kFours = 4;     // of a block of 64 columns, of each of a row's four threads
+  static constexpr int kFours = 4;      // of a block of 64 columns, of each of a row's four threads
   static constexpr int kRowWords = 16;  // of a row in one of them
 
   const Params<ptx::TensorMap>& params;
@@ -99,9 +99,8 @@ FC_DEVICE void merge_row(const Params<ptx::TensorMap>& params, const ScoreParams
   const int thread = ptx::tid_x(), four = thread / 4 % P::kFours, block = thread / (4 * P::kFours);
   const int column = 64 * block + 16 * four + tile::column_of_lane(thread);
   if (column >= T.head_dim_v) return;
-  const tile::MergedFour merged =
-      tile::merge_parts<P::kFirstO, P::kRowWords, 8>([&](int part) { return parts.address(tile, part); }, count, of_row,
-                                                     P::place(block, four, thread % 4));
+  const tile::MergedFour merged = tile::merge_parts<P::kFirstO, P::kRowWords, 8>(
+      [&](int part) { return parts.address(tile, part); }, count, of_row, P::place(block, four, thread % 4));
   const float scale = RowEnd<T>{problem, score, params.total_q, batch, first_q, len_q}.end(
       head, position, merged.maximum, merged.total, thread == 0);
   unsigned short* o = static_cast<unsigned short*>(problem.o) + batch * (T.ragged ? 0 : problem.o_stride.batch) +
