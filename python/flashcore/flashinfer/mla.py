@@ -31,7 +31,7 @@ class BatchMLAPagedAttentionWrapper:
     [pages, page_size, 576], are read where they are. Caches in memory of their own are copied to one by every run(), all pages of them,
     which a flashcore.Note says once. q_nope and q_pe are few rows, and are copied where they are not such views.
 
-    A GPU computes up to 576 columns by sm80_wide_fwd, quantised caches among them, and up to 1024 by ref_fwd; a CPU computes up to 256.
+    A GPU computes up to 576 columns by sm90_wide_fwd (Hopper) or sm80_wide_fwd, which has quantised caches too, and up to 1024 by ref_fwd; a CPU computes up to 256.
 
     Args:
         float_workspace_buffer: says the device; flashcore needs no workspace.

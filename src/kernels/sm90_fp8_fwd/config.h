@@ -210,7 +210,8 @@ constexpr const char* why_no_functions(const Config& c, const Traits& t) {
   return nullptr;
 }
 
-// The reason in words, or null. What this accepts compiles without spills, fits and is correct.
+// The reason in words, or null. What this accepts compiles without spills, fits and is correct; of functions of
+// the user's own family.cpp knows more, and a few spill.
 constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
   if (limits.arch != 90) return "wgmma and setmaxnreg exist on compute capability 9.0 only";
   if (!is_8bit(t.element)) return "e4m3 and e5m2 only";

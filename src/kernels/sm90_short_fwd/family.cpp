@@ -28,7 +28,7 @@ constexpr std::int64_t kLeastSpread = 8;
 constexpr double kMostLoss = 2, kMostLossOfManyRows = 6;
 // Of a wave and little more, the keys dealt out evenly took 0.93 to 0.94 of the time on an H100 (17 sequences of 4,096
 // or 16,384 keys, 136 tiles on 132 SMs), and 0.83 to 0.96 on an H200.
-constexpr std::int64_t kLeastKeysOfSecondWave = 2048;
+constexpr std::int64_t kFewRows = 8, kMostTimedRows = 16;
 constexpr double kNoSooner = 1.01;  // models are no better
 
 struct Tiles {
@@ -95,13 +95,15 @@ class Sm90ShortForward final : public GpuFamily<Config> {
   }
 
   // Whether a sequence's own CTAs, a cluster at the most, leave so much of the SMs or of DRAM's rate unused that keys
-  // dealt out evenly are sooner done. Of eight key heads that is one sequence of 65,536 keys, two of 16,384 and five of
-  // 16,384 on an H200 (0.83 to 0.97, 0.87 to 0.95 and 0.90 to 0.98 of the time). Its slower DRAM leaves an H100 nothing
-  // to gain there.
+  // dealt out evenly are sooner done. Of eight key heads that is one sequence of 65,536 keys on an H200 (0.83 to 0.97
+  // of the time), and with up to eight rows two and five of 16,384 (0.87 to 0.95, 0.90 to 0.93). The slower DRAM of an
+  // H100 leaves nothing to gain there. Of more rows than 16 no time was taken.
   static bool idles(const Config& config, const Problem& problem, const DeviceLimits& limits) {
+    const std::int64_t packed = problem.seqlen_q * problem.group_size();
+    if (packed > kMostTimedRows) return false;
     const std::int64_t tiles = tiles_of(config, problem).clusters, sms = limits.multiprocessors;
     if (tiles > sms + sms / 16) return false;
-    if (tiles > sms) return problem.seqlen_kv >= kLeastKeysOfSecondWave;
+    if (tiles > sms) return problem.seqlen_kv >= (packed <= kFewRows ? 2048 : 4096);
     return sm90_short_fwd::dealt_out_us(problem, limits) <=
            kNoSooner * *sm90_short_fwd::expected_us(config, problem, limits);
   }

@@ -14,7 +14,7 @@ struct Config {
   int block_n = 128;  // keys of one step, of which each consumer computes the scores of half
   int num_slots = 8;  // pieces of K and V in shared memory
   Scheduler scheduler = Scheduler::kFixedStride;
-  int cluster = 2;     // CTAs with neighbouring tiles of a key head; each loads its share of K and V for both
+  int cluster = 1;     // CTAs with neighbouring tiles of a key head; each loads its share of K and V for both
   int pack_heads = 1;  // query heads of a key head in a cluster's tiles
   int num_splits = 1;  // clusters that share a tile's keys at the most; 0: as many as leave no SM idle
 
@@ -63,8 +63,9 @@ constexpr int p_bytes(const Config& c) { return tile::tma_tile_bytes(kRows, c.bl
 constexpr int row_numbers_bytes() { return 2 * kConsumers * kRows * 4; }
 
 // Warps that load pieces of pages: a box of TMA takes a warp 170 cycles, a piece of two boxes 570, and a consumer a
-// piece in 260 (H200). Each has slots of its own: with turns at pieces a warp that is ahead of another could take a
-// slot's phase before the last for the last. Of a counter one warp takes a tile's number for itself.
+// piece in 260 (`flashcore timeline`, H200; not kept). Each has slots of its own: with turns at pieces a warp that is
+// ahead of another could take a slot's phase before the last for the last. Of a counter one warp takes a tile's number
+// for itself.
 constexpr int loading_warps(const Config& c) { return c.scheduler == Scheduler::kCounter ? 1 : 4; }
 
 constexpr int kTileSlots = 2;  // tile numbers on their way from the producer to the consumers; of ragged batches tiles

@@ -36,9 +36,8 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
                          sm90_wide_fwd::kMostHeadDimV, problem.head_dim_v);
     if (std::max(problem.head_dim, problem.head_dim_v) <= 256)
       return "the larger head dim is 264 at the least: up to 256 columns one warpgroup holds O";
-    if (problem.seqlen_q * problem.heads_q * problem.batch >
-        std::numeric_limits<int>::max() / sm90_wide_fwd::kMostSplits)
-      return "2^25 rows of all query heads or more, which parts of their keys would number past 32 bits";
+    if (problem.seqlen_q * problem.heads_q * problem.batch > std::numeric_limits<int>::max())
+      return "2^31 rows of all query heads or more, which are numbered in 32 bits";
     if (!first_valid(problem, limits)) return "Q, P and a ring of K and V do not fit an SM";
     return std::nullopt;
   }
@@ -52,28 +51,32 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
     return std::nullopt;
   }
 
-  // Above sm80_wide_fwd, which takes 0.94 to 7.4 times as long (results/landscapes/hopper_wide_times.json).
+  // Above sm80_wide_fwd, which takes 0.92 to 7.0 times as long (results/landscapes/hopper_wide_times.json).
   int preference(const Problem&, const DeviceLimits&) const override { return 15; }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
-    const auto config = first_valid(problem, limits);
+    auto config = first_valid(problem, limits);
     if (!config) throw_internal("sm90_wide_fwd has no default config for {}", problem.id());
+    // A kernel that knows takes 0.98 of the time.
+    if (splits_of(*config, problem, clusters_at_once(*config, limits)) == 1) config->num_splits = 1;
     return values_of(*config);
   }
 
-  // All keys of a tile in one cluster: how many parts there are goes by the batch.
+  // All keys of a tile in one CTA: how many parts there are goes by the batch. The heads that share a tile decide none
+  // of a row's bits.
   std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
                                                      const DeviceLimits& limits) const override {
     auto config = first_valid(any_batch_of(problem), limits);
     if (!config) return std::nullopt;
     config->num_splits = 1;
+    config->pack_heads = packed_heads(problem);
     return values_of(*config);
   }
 
   Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
                   const ProblemLayouts& layouts) const override {
     const auto config = config_from<WideConfig>(values);
-    const std::int64_t clusters = std::max(limits.multiprocessors / config.cluster, 1);  // that run at once
+    const std::int64_t clusters = clusters_at_once(config, limits);
     const std::int64_t splits = splits_of(config, problem, clusters);
     const Problem tiles_problem = with_heads_of_tiles(problem, config, splits);
     const int positions = cluster_positions(config);
@@ -103,7 +106,7 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
   KernelSource source(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const override {
     KernelSource source = GpuFamily::source(values, problem, limits);
     const auto config = config_from<WideConfig>(values);
-    if (config.num_splits != 1) {
+    if (splits_of(config, problem, clusters_at_once(config, limits)) > 1) {
       const Traits traits = traits_of(problem);
       source.more_kernels.push_back(
           {fmt::format("flashcore::sm90_wide_fwd::merge{}<{}, {}>", entry_suffix(problem), print_traits(traits),
@@ -114,6 +117,9 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
   }
 
  private:
+  static std::int64_t clusters_at_once(const WideConfig& config, const DeviceLimits& limits) {
+    return std::max(limits.multiprocessors / config.cluster, 1);
+  }
   static std::int64_t row_tiles_of(const Problem& problem, const WideConfig& config) {
     const int positions = cluster_positions(config);
     return (problem.seqlen_q + positions - 1) / positions;
@@ -175,15 +181,19 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
     program.steps.push_back(std::move(merge));
   }
 
-  // Times on an H200. Two CTAs that share what they load wait for each other: 1.02 to 1.03 of the time, and twice the
-  // time with pages. As many slots as a block has pieces of V: with nine 1.03 to 1.08 of the time of eight at head dim
-  // 512. CTAs that go round dense causal tiles take 1.17 to 1.27 of the time of one CTA per tile. Heads are packed
-  // where a head's rows would leave most of a tile empty.
+  // Where a head's rows would leave most of a tile empty.
+  static int packed_heads(const Problem& problem) {
+    int heads = 1;
+    while (problem.seqlen_q * heads < sm90_wide_fwd::kRows && heads < sm90_wide_fwd::kRows &&
+           problem.group_size() % (2 * heads) == 0)
+      heads *= 2;
+    return heads;
+  }
+  // Times on an H200. CTAs that go round dense causal tiles took 1.13 and 1.20 of the time of one CTA per tile
+  // (results/landscapes/hopper_wide_times.json). Of quick runs nothing is kept: two CTAs that share what they load wait
+  // for each other, 1.00 to 1.04 of the time, and 1.2 to 2.1 with pages; with nine slots 1.03 to 1.08 of the time of
+  // eight at head dim 512, as many as a block has pieces of V.
   std::optional<WideConfig> first_valid(const Problem& problem, const DeviceLimits& limits) const {
-    int pack_heads = 1;
-    while (problem.seqlen_q * pack_heads < sm90_wide_fwd::kRows && pack_heads < sm90_wide_fwd::kRows &&
-           problem.group_size() % (2 * pack_heads) == 0)
-      pack_heads *= 2;
     const int keys = problem.seqlen_kv <= 64 ? 64 : 128;
     for (const int block_n : {keys, 64, 32}) {
       for (const int num_slots : {16, 12, 10, 8, 7, 6, 5, 4, 3}) {
@@ -192,7 +202,7 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
                                    .num_slots = num_slots,
                                    .scheduler = problem.ragged() ? Scheduler::kFixedStride : Scheduler::kOneTile,
                                    .cluster = 1,
-                                   .pack_heads = pack_heads,
+                                   .pack_heads = packed_heads(problem),
                                    .num_splits = 0};
         if (!sm90_wide_fwd::why_invalid(config, traits_of(problem), limits_of(limits))) return config;
       }

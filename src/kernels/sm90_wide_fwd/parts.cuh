@@ -1,7 +1,7 @@
 #pragma once
 // Parts of a tile in sm90_wide_fwd, whose keys several clusters have: what each leaves in global memory, and the kernel
 // that merges them, a step of its own. One CTA that merged all rows of a tile took longer than the multiplies: of 32
-// parts of 64 rows 85 of 180 us on an H200 (one sequence of 32,768 keys, 128 heads).
+// parts of 64 rows about 85 of 180 us on an H200 (one sequence of 32,768 keys, 128 heads; nothing is kept).
 
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/special_registers.cuh"

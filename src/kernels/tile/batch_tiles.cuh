@@ -171,7 +171,8 @@ struct RaggedContext {
   }
   FC_DEVICE void pass_tile(const SlotTile& tile, SlotRing& ring) const {
     ptx::mbarrier_wait(kernel().tile_empty(ring.stage()), ring.parity() ^ 1);
-    // The producer of paged caches is a warp: all lanes look before the slot can be given back again.
+    // The producer of paged caches is a warp, or several, of which the first comes here: all lanes look before the slot
+    // can be given back.
     if constexpr (T.paged) ptx::bar_warp_sync();
     if (!T.paged || ptx::tid_x() == 0) {
       put_tile(ring.stage(), tile);

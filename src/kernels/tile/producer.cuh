@@ -1,6 +1,6 @@
 #pragma once
 // The producer of kernels whose CTAs go round tiles: one thread that hands out their numbers and keeps loads in flight,
-// or one warp.
+// or one warp, or several that each go through all tiles.
 
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/mbarrier.cuh"

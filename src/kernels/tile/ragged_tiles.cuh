@@ -14,7 +14,7 @@
 namespace flashcore::tile {
 
 // A table in shared memory, at `table`: for each entry the number of tiles up to its end, then for each entry a word
-// about it, then a few words for all. The whole CTA makes it before its roles part; one thread finds tiles in it.
+// about it, then a few words for all. The whole CTA makes it before its roles part; whoever loads finds tiles in it.
 //
 // Up to kRaggedEntries sequences are ranked, the one with the most keys first, and an entry is a sequence. Of more, an
 // entry is a few neighbours in the order given, which the search goes through.
