@@ -99,7 +99,8 @@ class BatchTest(unittest.TestCase):
             (gpu, "sm80_decode_fwd", "min_blocks=1,split_keys=2048", "{}_sk{}_d128_fp16_raggedfull_page16", ("b1_h16_hk4_sq1", "b64_h16_hk4_sq1")),
             (gpu, "sm80_decode_fwd", "min_blocks=1,split_keys=2048", "{}_sk{}_d64_bf16_raggedrandom", ("b1_h16_hk4_sq5", "b64_h16_hk4_sq5")),
             (gpu, "sm90_fwd", "", "{}_sk{}_d128_fp16_raggedfull_page16", ("b1_h16_hk4_sq17", "b64_h16_hk4_sq700")),
-            (gpu, "sm80_wide_fwd", "num_splits=1", "{}_sk{}_d576_dv512_bf16_raggedfull_page64", ("b1_h16_hk1_sq1", "b64_h16_hk1_sq1")),
+            (gpu, "sm90_wide_fwd", "num_splits=1", "{}_sk{}_d576_dv512_bf16_raggedfull_page64", ("b1_h16_hk1_sq1", "b64_h16_hk1_sq1")),
+            (gpu, "sm80_wide_fwd", "num_splits=1", "{}_sk{}_d576_dv512_bf16_kve4m3_raggedfull_page64", ("b1_h16_hk1_sq1", "b64_h16_hk1_sq1")),
             (gpu, "ref_fwd", "", "{}_sk{}_d64_fp32_raggedfull_page16", ("b1_h1_sq1", "b5_h1_sq1")),
             ("cpu", "cpu_fwd", "kv_split=1", "{}_sk{}_d64_fp32_raggedfull_page16", ("b1_h2_hk1_sq1", "b64_h2_hk1_sq1")),
         ):
