@@ -77,6 +77,9 @@ class _Call:
 
     def table(self, x: Any) -> None:
         if x is None:
+            # A forgotten table would write to the pages of others.
+            if self.k_cache.shape[0] != self.operands.batch:
+                raise Error(f"k_cache has shape {self.k_cache.shape} and there are {self.operands.batch} sequences; give the block_table of a paged cache, or a dense cache with a row for each sequence")
             return
         found = _arrays.view(x, "block_table", self.stream)
         batch = self.operands.batch
@@ -172,7 +175,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
         v: the same with head_dim_v columns.
         k_cache, v_cache: pages as of `paged_attention`, of the type of k, or a quantised cache of float8_e4m3fn, float8_e5m2, int8 or int4 beside k
             and v of 16 or 32 bits: what is written is k / descale_k, rounded to the nearest, and saturates. Without a block_table a dense
-            cache [batch, length, heads_kv, head_dim]. They are written. No two rows may share memory.
+            cache [batch, length, heads_kv, head_dim], a row for each sequence. They are written. No two rows may share memory.
         cache_seqlens: int32 [batch]: the keys that each sequence has. Its new row i becomes key number cache_seqlens + i.
         block_table: int32 [batch, max_pages], as of `paged_attention`, with room for the new keys. Two sequences that name one page write to
             it both: pages that sequences share must be full, or copied before.

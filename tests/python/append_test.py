@@ -300,7 +300,8 @@ class Draw:
                     options.update(rotary_cos=self.cos, rotary_sin=self.sin, rotary_interleaved=self.style == "interleaved")
                 if self.q is not None:
                     options.update(q=self.q, q_out=self.q_out, q_at_length=self.q_at_length, cu_seqlens_q=place(self.boundaries_q) if self.q_packed else None)
-                flashcore.append(self.k, self.v, self.k_cache, self.v_cache, lengths, layout=self.layout,
+                caches = [x if self.table is not None else x[: self.batch] for x in (self.k_cache, self.v_cache)]
+                flashcore.append(self.k, self.v, *caches, lengths, layout=self.layout,
                                  block_table=None if self.table is None else place(self.table), cu_seqlens_new=place(self.boundaries) if self.packed else None,
                                  new_seqlens=new, refused=refused, **options)  # fmt: skip
             if self.memory.device != "cpu":
@@ -474,6 +475,7 @@ class AppendTest(unittest.TestCase):
             ("share memory", {"k_cache": numpy.lib.stride_tricks.as_strided(cache, (3, 4, 2, 8), (64, 32, 16, 2))}),
             ("cache_seqlens has shape", {"cache_seqlens": lengths[:1]}),
             ("block_table has shape", {"block_table": table[:1]}),
+            ("there are 2 sequences; give the block_table", {"block_table": None}),
             ("layout is 'BHND'", {"layout": "BHND"}),
             ("dtype int64; give int32", {"cache_seqlens": lengths.astype("int64")}),
             ("rotary_sin is given alone", {"rotary_sin": angles}),
