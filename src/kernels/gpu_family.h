@@ -243,9 +243,9 @@ class GpuFamily : public Family {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   // What ptxas is asked for: 1 compiles sooner. 3 is its own default.
   virtual int ptxas_level(const Traits&) const { return 3; }
-  // The tiles and blocks of the lists that its kernel reads where the problem has a mask function; none: it asks of
-  // each pair.
-  virtual std::optional<ListShape> list_shape(const Config&) const { return std::nullopt; }
+  // The tiles and blocks of the lists that its kernel reads of a problem with a mask function; none: it asks of each
+  // pair.
+  virtual std::optional<ListShape> list_shape(const Config&, const Problem&) const { return std::nullopt; }
   const ConfigSpace& space() const override {
     static const ConfigSpace instance = space_of<Config>();
     return instance;
@@ -274,7 +274,7 @@ class GpuFamily : public Family {
     source.dynamic_shared_bytes = smem_bytes(config, traits);
     source.threads_per_block = threads_per_block(config);
     if (problem.has_expression()) source.headers = {{kUserExpressionPath, user_expression_header(problem)}};
-    if (const auto shape = list_shape(config); shape && problem.has_mask_expression())
+    if (const auto shape = lists_of(config, problem))
       source.more_kernels.push_back(list_kernel(*shape, problem, print_traits(traits)));
     if (problem.amax)
       source.more_kernels.push_back(
@@ -285,6 +285,9 @@ class GpuFamily : public Family {
   }
 
  protected:
+  std::optional<ListShape> lists_of(const Config& config, const Problem& problem) const {
+    return problem.has_mask_expression() ? list_shape(config, problem) : std::nullopt;
+  }
   // A program of one launch. TMA and cp.async move 16 bytes at a time.
   static Program one_step(Step step, int alignment_bytes = 16) {
     Program program;
@@ -298,7 +301,7 @@ class GpuFamily : public Family {
     Step step;
     step.set_params(tile::ClearAmaxParams{nullptr, static_cast<int>(problem.amax_count())});
     step.relocate(offsetof(tile::ClearAmaxParams, amax), Operand::kAmax);
-    step.launch.kernel = list_shape(config) && problem.has_mask_expression() ? 2 : 1;
+    step.launch.kernel = lists_of(config, problem) ? 2 : 1;
     step.launch.grid.x = 1;
     step.launch.block.x = tile::clear_threads();
     program.steps.insert(program.steps.begin(), std::move(step));
@@ -306,12 +309,13 @@ class GpuFamily : public Family {
   // Of a kernel with parameters of type Params, once `program` has all else.
   template <class Params>
   void add_lists(Program& program, const Config& config, const Problem& problem, const ProblemLayouts& layouts) const {
-    if (!problem.has_mask_expression()) return;
+    const auto shape = lists_of(config, problem);
+    if (!shape) return;
     RaggedListParams bounds{};
     bounds.plain.problem = make_forward_params(problem, layouts);
     if (problem.ragged()) bounds.ragged = make_ragged_params(problem, layouts);
     if (problem.paged()) bounds.paged = make_paged_params(problem, layouts);
-    add_block_lists(program, expression_offset<Params>(problem), problem, bounds, *list_shape(config));
+    add_block_lists(program, expression_offset<Params>(problem), problem, bounds, *shape);
     if (problem.ragged()) relocate_ragged(program.steps.front(), offsetof(RaggedListParams, ragged));
   }
   // Of the names of a family's kernels, after `forward`, `forward_fp8` or `forward_quantised`.

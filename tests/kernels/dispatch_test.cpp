@@ -205,7 +205,8 @@ TEST(Dispatch, TakesTheWideFamilyForWideHeadDims) {
     for (const char* id :
          {"b1_h8_s512_d264_fp16", "b1_h8_hk2_s4096_d512_bf16_causal", "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16",
           "b4_h16_hk1_sq2_sk900_d576_dv512_bf16_raggedhalving",
-          "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16_raggedrandom_page64"})
+          "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16_raggedrandom_page64",
+          R"({"id":"b1_h8_s512_d512_bf16","mask":"i // 64 == j // 64","score":"s + 0.1 * h"})"})
       EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(),
                 arch == std::string_view("sm_90") ? "sm90_wide_fwd" : "sm80_wide_fwd")
           << id << " " << arch;

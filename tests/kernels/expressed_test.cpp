@@ -148,6 +148,34 @@ TEST(Expressed, OfQuantisedCaches) {
   }
 }
 
+// Of heads whose O no warp holds: lists of blocks where a tile has one head and all its keys, and else every pair; rows
+// of several heads in a tile, parts of a tile's keys, pages, and on Ampere codes with a factor of each head and key.
+TEST(Expressed, OfWideHeads) {
+  constexpr Decoding kCases[] = {
+      {"b1_h2_hk1_sq90_sk130_d264_dv72_fp16_causal", "s + bias[b, h, i, j]", "i // 70 == j // 40 || j >= 120",
+       "bias: float[4]"},
+      {"b2_h4_hk2_sq20_sk70_d264_dv72_bf16_alibi_sink", "2 * tanh(s / 2)", "(j + h) % 3 != b", ""},
+      {"b3_h4_hk1_sq3_sk200_d328_dv272_bf16_causal_raggedhalving_page16", "s * (1 + h) - 0.01 * j",
+       "keep[b, j] || j == 0", "keep: bool[2]"},
+      {"b3_h2_hk1_sq90_sk80_d264_dv72_fp16_causal_softcap5_raggedhalving", "s - 0.02 * b * (seqlen_kv - j)",
+       "document_q[b, i] == document_kv[b, j] || j < 8 * b", "document_q: int[2], document_kv: int[2]"},
+      {"b2_h4_hk2_sq9_sk100_d272_dv144_fp16_kvint8_pertoken_causal", "max(s, -1)", "h % 2 == 0 || j % 2 == 0", ""},
+      {"b2_h4_hk2_sq9_sk100_d272_dv144_bf16_kve4m3_perhead", "s * s", "", ""},
+  };
+  for (const Decoding& one : kCases) {
+    Problem problem = Problem::parse(one.problem);
+    set_expressions(problem, one.score, one.mask, parse_tensors(one.tensors));
+    for (const char* candidate :
+         {kWideHeads, kWideSplit, kHopperWide, kHopperWideSplit, kHopperWidePacked, kHopperWideListed}) {
+      const bool is_hopper = std::string_view(candidate).starts_with("sm90");
+      if (is_hopper && problem.has_quantised_cache()) continue;                                     // refused by name
+      if (problem.group_size() == 2 && std::string_view(candidate) == kHopperWidePacked) continue;  // packs four
+      EXPECT_EQ(run_on_emulator(device_sources(), candidate, {problem, Layout::kBshd}, 3).verdict(), "passed")
+          << candidate << " " << one.problem << " " << one.score << " " << one.mask;
+    }
+  }
+}
+
 // The same of q, k and v of 8 bits, with a factor for all, for each key head, and for each row and key; of tiles of
 // several row groups, some of whose blocks only one of them sees; and of V that lies transposed.
 TEST(Expressed, OfEightBits) {

@@ -36,6 +36,15 @@ inline constexpr const char* kPackedFunctions =
 inline constexpr const char* kCodedFunctions =
     R"({"id":"b2_h4_hk2_sq2_sk200_d64_fp16_kve4m3_perhead","score":"2 * tanh(s / 2) + bias[b, j]",)"
     R"("tensors":"bias: float[2]"})";
+// Of wide heads: tiles that pack three heads, or four; codes; and lists of the blocks that 64 rows see.
+inline constexpr const char* kWideFunctions =
+    R"({"id":"b2_h12_hk3_sq9_sk100_d264_dv72_fp16_causal","score":"s * (1 + 0.2 * h) + bias[b, j]",)"
+    R"("mask":"(j + h) % 3 != i || j < 40 * b","tensors":"bias: float[2]"})";
+inline constexpr const char* kWideCodedFunctions =
+    R"({"id":"b1_h2_sq9_sk100_d272_dv144_bf16_kve4m3_perhead","score":"2 * tanh(s / 2) + 0.01 * j"})";
+inline constexpr const char* kWideListed =
+    R"({"id":"b2_h2_sq150_sk170_d264_dv72_fp16_causal","score":"s + bias[b, h, i, j]",)"
+    R"("mask":"(j // 40 - h) % 3 != b || i % 64 == j % 50","tensors":"bias: float[4]"})";
 // Functions of scores, and rows that see nothing but their sink.
 inline constexpr const char* kSoftcap = "b1_h2_s100_d64_fp16_causal_softcap5";
 inline constexpr const char* kAlibi = "b2_h3_sq100_sk150_d64_fp16_alibibatch";
@@ -185,6 +194,8 @@ inline constexpr const char* kHopperWideSplit =
     "sm90_wide_fwd:block_n=32,num_slots=3,scheduler=2,cluster=1,pack_heads=1,num_splits=4";
 inline constexpr const char* kHopperWidePacked =
     "sm90_wide_fwd:block_n=64,num_slots=5,scheduler=1,cluster=2,pack_heads=4,num_splits=3";
+inline constexpr const char* kHopperWideListed =
+    "sm90_wide_fwd:block_n=32,num_slots=5,scheduler=1,cluster=1,pack_heads=1,num_splits=1";
 // The problem, or one as wide as the candidate's family wants it.
 inline std::string widened(std::string_view candidate, std::string id) {
   if (candidate.find("_wide_fwd") == candidate.npos) return id;
@@ -956,7 +967,7 @@ inline const std::vector<Mutation>& mutations() {
        "address_widened());",
        "    load(item + kStages), load(item + 1 + kStages);\n    Scores acc_s;\n    scores(acc_s, address_widened());",
        "race|wrong result"},
-      {"wide_codes_factor_of_k_dropped", kWideHeads, kWideHeadCodes, kKWide, "transforms_scores(T) ? 1.0f : factor_k",
+      {"wide_codes_factor_of_k_dropped", kWideHeads, kWideHeadCodes, kKWide, "changes_scores(T) ? 1.0f : factor_k",
        "1.0f", kWrong},
       {"wide_codes_functions_without_factor_of_k", kWideHeads, kWideNibbles, kKWide,
        "tile::element(acc_s, i) *= factor_k;", ";", kWrong},
@@ -1020,8 +1031,8 @@ inline const std::vector<Mutation>& mutations() {
        "index * (kKeys / 8) + 2 * n + lane() / 16", "2 * n + lane() / 16", kTornWrong},
       {"hopper_wide_accumulators_not_rescaled", kHopperWide, kWideRows, kConsumerHopperWide,
        "rescale[0] != 1.0f || rescale[1] != 1.0f", "rescale[0] != 1.0f && rescale[1] != 1.0f", kWrong},
-      {"hopper_wide_mask_of_the_first_keys", kHopperWide, kWideRows, kConsumerHopperWide, "kConsumers * block + index",
-       "kConsumers * block", kWrong},
+      {"hopper_wide_mask_of_the_first_keys", kHopperWide, kWideRows, kConsumerHopperWide,
+       "kConsumers * key_block(block) + index", "kConsumers * block", kWrong},
       {"hopper_wide_columns_of_the_other", kHopperWide, kWideRows, kFinishHopperWide, "return kConsumers * b + index;",
        "return kConsumers * b + 1 - index;", "race|uninitialised|wrong result|out of bounds"},
       {"hopper_wide_share_at_the_front", kHopperWide, kWideRows, kLoaderHopperWide, "slot + of_rank * 128", "slot",
@@ -1052,7 +1063,7 @@ inline const std::vector<Mutation>& mutations() {
        "divides_heads(C) ? of_pack / own_heads(C) : of_cluster / own_positions(C)", "0", kTornWrong},
       {"hopper_wide_merge_past_the_sequence", kHopperWideSplit, "b2_h2_sq9_sk100_d264_fp16_raggedhalving",
        kPartsHopperWide, "if (sequence.bad || position >= sequence.len_q) return;", "",
-       "uninitialised|wrong result|out of bounds|written"},
+       "race|uninitialised|wrong result|out of bounds"},
       {"hopper_wide_slots_of_all_warps", kHopperWidePacked, kWidePages, kPagesHopperWide,
        "ring.stage() % loading_warps(C) == ptx::tid_x() / 32", "true", "race|hang|deadlock|waits|wrong|bytes"},
       {"hopper_wide_pages_of_the_first_share", kHopperWidePacked, kWidePages, kPagesHopperWide,
@@ -1105,7 +1116,7 @@ inline const std::vector<Mutation>& mutations() {
       {"sm90_list_of_the_bounds", kSm90, kListedRagged, kLister,
        "params_of_sequence(bounds, params.ragged, sequence.len_q, sequence.len_kv)", "bounds", kWrong},
       {"sm90_list_of_another_sequence", kSm90, kListedRagged, kBatchTiles,
-       "slot.batch, slot.head_q, slot.first_row / kOwnRows", "0 * slot.batch, slot.head_q, slot.first_row / kOwnRows",
+       "slot.batch, slot.head_q, slot.first_row / kRows", "0 * slot.batch, slot.head_q, slot.first_row / kRows",
        "wrong result|uninitialised|deadlock"},
       {"sm80_list_of_a_place_among_pages", kSm80, kListedPaged, kK80, "k, params.k_stride, key_block(block))",
        "k, params.k_stride, block)", kWrong},
@@ -1129,6 +1140,34 @@ inline const std::vector<Mutation>& mutations() {
       {"decode_factor_after_the_function", kDecode, kCodedFunctions, kKDecode,
        "has_quantised_cache(T) && !changes_scores(T) && !scales_q(T)",
        "has_quantised_cache(T) && !transforms_scores(T) && !scales_q(T)", kWrong},
+      {"wide_function_of_the_first_head", kWideHeads, kWideFunctions, kKWide,
+       "work.head_kv * params.group_size + row - positions[r] * params.group_size, work.head_kv}",
+       "work.head_kv * params.group_size, work.head_kv}", kWrong},
+      {"wide_function_of_packed_rows", kWideHeads, kWideFunctions, kKWide,
+       "positions[r] = params.by_group_size.quotient(row);", "positions[r] = row;", kWrong},
+      {"wide_function_of_the_first_rows", kWideHeads, kWideFunctions, kKWide,
+       "const int row = work.first_row + 16 * row_warp + tile::row_of_lane(lane, r);\n      positions[r]",
+       "const int row = work.first_row + tile::row_of_lane(lane, r);\n      positions[r]", kWrong},
+      {"wide_mask_function_ignored", kWideHeads, kWideFunctions, kKWide, "if constexpr (T.mask_expression)",
+       "if constexpr (false)", kWrong},
+      {"wide_codes_function_before_the_factor", kWideHeads, kWideCodedFunctions, kKWide,
+       "} else if constexpr (changes_scores(T)) {", "} else if constexpr (transforms_scores(T)) {", kWrong},
+      {"wide_codes_factor_after_the_function", kWideHeads, kWideCodedFunctions, kKWide,
+       "(changes_scores(T) ? 1.0f : factor_k)", "(transforms_scores(T) ? 1.0f : factor_k)", kWrong},
+      {"hopper_wide_function_of_the_first_head", kHopperWidePacked, kWideFunctions, kConsumerHopperWide,
+       "heads[r].head_q += head_of(r);", ";", kWrong},
+      {"hopper_wide_function_of_another_entry", kHopperWidePacked, kWideFunctions, kConsumerHopperWide,
+       "this->own_head = {batch, first", "this->own_head = {0, first", kWrong},
+      {"hopper_wide_mask_function_ignored", kHopperWidePacked, kWideFunctions, kConsumerHopperWide,
+       "if (!is_seen_by_all())", "if (false)", kWrong},
+      {"hopper_wide_listed_block_not_masked", kHopperWideListed, kWideListed, kConsumerHopperWide,
+       "if (!is_seen_by_all())", "if (false)", kWrong},
+      {"hopper_wide_keys_of_a_place", kHopperWideListed, kWideListed, kLoaderHopperWide,
+       "block = tile::BlockList::block_of(tile.list.entry(context.expression_params, block));", ";", kWrong},
+      {"hopper_wide_pairs_of_a_place", kHopperWideListed, kWideListed, kConsumerHopperWide,
+       "return tile::BlockList::block_of(this->entry);", "return block;", kWrong},
+      {"hopper_wide_list_of_the_first_rows", kHopperWideListed, kWideListed, kContextHopperWide,
+       "tile.first_row / kRows)", "0)", kWrong},
       // --- functions of the user's own of 8 bits ---
       {"sm90_fp8_listed_block_not_masked", kSm90Fp8, kBytesListed, kConsumer8,
        "if (tile::BlockList::use_of(this->entry, index) != tile::ListedUse::kFull)", "if (false)", kWrong},

@@ -149,6 +149,18 @@ Problem draw_wide_problem_of_codes(std::mt19937_64& random, const std::vector<DT
   return problem;
 }
 
+// The same with functions of the user's own, of 16 bits and of codes.
+Problem draw_expressed_wide_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_wide_problem(random, dtypes);
+  add_functions(problem, random);
+  return problem;
+}
+Problem draw_expressed_wide_problem_of_codes(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_wide_problem_of_codes(random, dtypes);
+  add_functions(problem, random);
+  return problem;
+}
+
 // Of V that lies transposed.
 Problem draw_transposed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
   Problem problem = draw_problem(random, dtypes);
@@ -284,6 +296,15 @@ TEST(SpillWide, NoAcceptedConfigOfCodes) {
 }
 TEST(SpillWide, NoAcceptedConfigOfSm80Wide) { expect_no_spills(family_by_name("sm80_wide_fwd"), draw_wide_problem); }
 TEST(SpillWide, NoAcceptedConfigOfSm90Wide) { expect_no_spills(family_by_name("sm90_wide_fwd"), draw_wide_problem); }
+TEST(SpillExpressed, NoAcceptedConfigOfSm80Wide) {
+  expect_no_spills(family_by_name("sm80_wide_fwd"), draw_expressed_wide_problem);
+}
+TEST(SpillExpressed, NoAcceptedConfigOfWideCodes) {
+  expect_no_spills(family_by_name("sm80_wide_fwd"), draw_expressed_wide_problem_of_codes);
+}
+TEST(SpillExpressed, NoAcceptedConfigOfSm90Wide) {
+  expect_no_spills(family_by_name("sm90_wide_fwd"), draw_expressed_wide_problem);
+}
 TEST(SpillExpressed, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_expressed_cache);
 }

@@ -163,9 +163,6 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   return acc_o + acc_s + q + rest + functions + expressions + codes + uneven;
 }
 
-// Whether scores become others between Q·K and the softmax: such functions take what K stands for, its factor in it.
-constexpr bool changes_scores(const Traits& t) { return transforms_scores(t) || t.score_expression; }
-
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
 constexpr const char* why_invalid(const Config& c, const Traits& of_problem, const Limits& limits) {
   const Traits t = with_cache_of_q(of_problem);

@@ -37,7 +37,7 @@ class Sm80Forward final : public GpuFamily<Config> {
   }
 
   int preference(const Problem&, const DeviceLimits&) const override { return 80; }
-  std::optional<ListShape> list_shape(const Config& config) const override {
+  std::optional<ListShape> list_shape(const Config& config, const Problem&) const override {
     return ListShape{1, config.block_m, config.block_n};
   }
 

@@ -96,11 +96,12 @@ constexpr int part_bytes(const Config& c, const Traits& t) { return tile_rows(c)
 constexpr int score_chains(const Config& c) { return keys_per_warp(c) <= 16 ? 2 : 1; }
 
 // Registers a thread cannot do without: accumulators of O and S, fragments in flight, addresses. The constants are the
-// smallest that accept no spilling config in a sample of 800 for sm_80 and sm_90, of dense, ragged and paged problems.
+// smallest that accept no spilling config in a sample of 800 for sm_80 and sm_90, of dense, ragged and paged problems;
+// functions of the user's own spilled 8 bytes without their 8.
 constexpr int registers_needed(const Config& c, const Traits& t) {
   const int acc_o = warp_pieces(c, t) * 8;
   const int acc_s = keys_per_warp(c) / 2 * score_chains(c);
-  return acc_o + acc_s + (acc_o > 64 ? 108 : 80);
+  return acc_o + acc_s + (acc_o > 64 ? 108 : 80) + (has_expression(t) ? 8 : 0);
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

@@ -46,7 +46,6 @@ class Sm80WideForward final : public GpuFamily<WideConfig> {
   }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_ampere(problem, limits)) return reason;
     const std::int64_t multiple = problem.has_quantised_cache() ? 128 / bits_of(problem.cache_dtype()) : 8;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {

@@ -6,6 +6,7 @@
 #include "kernels/ptx/shuffle.cuh"
 #include "kernels/sm80_wide_fwd/codes.cuh"
 #include "kernels/sm80_wide_fwd/finish.cuh"
+#include "kernels/tile/expressed.cuh"
 #include "kernels/tile/shared_row_softmax.cuh"
 #include "kernels/tile/timeline.cuh"
 
@@ -29,7 +30,7 @@ struct SharedStorage<T, C, true> : SharedStorage<T, C, false> {
 };
 
 template <Traits T, Config C>
-struct Kernel : tile::Marks {
+struct Kernel : tile::KernelExpressions<has_expression(T)>, tile::Marks {
   using Activity = tile::Activity;
   using Storage = SharedStorage<T, C>;
   static constexpr int kDim = padded_dim(T.head_dim);
@@ -63,8 +64,9 @@ struct Kernel : tile::Marks {
   ValueUnits units;
 
   FC_DEVICE Kernel(const Params& p, const ScoreParams* of_scores, const PagedParams* of_pages,
-                   const Quantised<Params>* of_cache, const Work& of_cta)
-      : params(p),
+                   const Quantised<Params>* of_cache, const ExpressionParams* of_expressions, const Work& of_cta)
+      : tile::KernelExpressions<has_expression(T)>(of_expressions),
+        params(p),
         score_params(of_scores),
         paged(of_pages),
         descales(of_cache),
@@ -233,8 +235,25 @@ struct Kernel : tile::Marks {
       const tile::Score<T, Extent> score{work.extent, score_params};
       score.apply(acc_s, slopes, score.template side<kKeys>(block, first, last), first_key, {position(0), position(1)});
     }
+    if constexpr (T.score_expression) express<false>(acc_s, first_key);
     if (const tile::Cut cut = mask.template cut<kKeys>(block, first, last); cut.any())
       mask.apply(acc_s, cut, first_key, {position(0), position(1)});
+    if constexpr (T.mask_expression) express<true>(acc_s, first_key);
+  }
+  // The score function, or the mask function, of rows that may be of two heads.
+  template <bool kMask>
+  FC_DEVICE void express(Scores& acc_s, int first_key) const {
+    const tile::Expressions<Extent> functions{work.extent, this->expression_params};
+    int positions[2];
+    tile::Head heads[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = work.first_row + 16 * row_warp + tile::row_of_lane(lane, r);
+      positions[r] = params.by_group_size.quotient(row);
+      heads[r] = {work.batch, work.head_kv * params.group_size + row - positions[r] * params.group_size, work.head_kv};
+    }
+    if constexpr (kMask) functions.mask(acc_s, heads, first_key, positions);
+    else functions.score(acc_s, heads, first_key, positions);
   }
   // The maxima of all warps that share the rows.
   FC_DEVICE void join(float (&maxima)[2], unsigned offset = 0) const {
@@ -331,7 +350,7 @@ struct Kernel : tile::Marks {
       float factors[kKeyTiles][2];
       tile::load_factors(factors, own_factors(item));
       tile::multiply_columns(acc_s, factors);
-    } else if constexpr (transforms_scores(T)) {
+    } else if constexpr (changes_scores(T)) {
 #pragma unroll
       for (int i = 0; i < tile::kElements<Scores>; ++i) tile::element(acc_s, i) *= factor_k;
     }
@@ -437,7 +456,7 @@ struct Kernel : tile::Marks {
     load_q();  // in the group of the first K
     if constexpr (has_quantised_cache(T)) {
       factor_k = T.token_factors ? 1.0f : tile::descale(descales->descale_k, work.batch, work.head_kv);
-      scale_log2 = problem().scale_log2 * (transforms_scores(T) ? 1.0f : factor_k);
+      scale_log2 = problem().scale_log2 * (changes_scores(T) ? 1.0f : factor_k);
       units.reset();
 #pragma unroll 1
       for (int item = 0; item < kStages; ++item) load(item), store_factors(item);
@@ -455,10 +474,11 @@ struct Kernel : tile::Marks {
 
 template <Traits T, Config C>
 FC_DEVICE void attend(const Params& params, const ScoreParams* score, const RaggedParams* ragged,
-                      const PagedParams* paged, const Quantised<Params>* descales = nullptr) {
+                      const PagedParams* paged, const Quantised<Params>* descales = nullptr,
+                      const ExpressionParams* expression = nullptr) {
   Work work;
   if (!find_work<T, C>(params, ragged, paged, work)) return;
-  Kernel<T, C> cta(params, score, paged, descales, work);
+  Kernel<T, C> cta(params, score, paged, descales, expression, work);
   cta.begin_role(tile::Role::kWarp);
   cta.run();
   cta.end_role();
@@ -510,6 +530,48 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_quantised_paged(const __grid_constant__ Paged<Quantised<Params>> params) {
   attend<T, C>(params.plain.plain, &params.score, &params.ragged, &params.paged, &params.plain);
+}
+
+// With functions of the user's own.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_expressed(const __grid_constant__ Expressed<Params> params) {
+  attend<T, C>(params.plain, &params.score, nullptr, nullptr, nullptr, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Params>> params) {
+  const Ragged<Params>& all = params.all;
+  attend<T, C>(all.plain, &all.score, &all.ragged, nullptr, nullptr, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<Params>> params) {
+  const Paged<Params>& all = params.all;
+  attend<T, C>(all.plain, &all.score, &all.ragged, &all.paged, nullptr, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_expressed(const __grid_constant__ Expressed<Quantised<Params>> params) {
+  const Quantised<Params>& own = params.plain;
+  attend<T, C>(own.plain, &params.score, nullptr, nullptr, &own, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Quantised<Params>>> params) {
+  const Ragged<Quantised<Params>>& all = params.all;
+  attend<T, C>(all.plain.plain, &all.score, &all.ragged, nullptr, &all.plain, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<Quantised<Params>>> params) {
+  const Paged<Quantised<Params>>& all = params.all;
+  attend<T, C>(all.plain.plain, &all.score, &all.ragged, &all.paged, &all.plain, &params.expression);
 }
 
 }  // namespace flashcore::sm80_wide_fwd

@@ -44,7 +44,7 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
     return are_sums_short(config_from<AdaConfig>(values).promote_keys, problem);
   }
 
-  std::optional<ListShape> list_shape(const AdaConfig& config) const override {
+  std::optional<ListShape> list_shape(const AdaConfig& config, const Problem&) const override {
     return ListShape{1, config.block_m, config.block_n};
   }
 

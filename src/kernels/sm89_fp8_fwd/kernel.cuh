@@ -175,7 +175,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>,
   }
   // Of a fragment's scores: those that functions have made have the factors of their rows.
   FC_DEVICE auto scale_of_fragment(int m) const {
-    if constexpr (T.token_factors && !tile::changes_scores(T)) {
+    if constexpr (T.token_factors && !changes_scores(T)) {
       const int row = row_of_fragment(m);
       return row_factors.scales(scale_log2, {row, row + 8});
     } else {
@@ -392,7 +392,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>,
       const float factor =
           tile::descale(factors.descale_q, entry, tile.head_kv) * tile::descale(factors.descale_k, entry, tile.head_kv);
       factor_of_scores = factor;
-      scale_log2 = tile::changes_scores(T) ? params.scale_log2 : params.scale_log2 * factor;
+      scale_log2 = changes_scores(T) ? params.scale_log2 : params.scale_log2 * factor;
     }
     last_row = tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
     if constexpr (T.mask_expression) {

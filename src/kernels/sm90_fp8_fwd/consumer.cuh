@@ -35,7 +35,7 @@ struct Consumer : tile::Marks,
                   tile::WholeKeys<T.ragged>,
                   tile::HeadOfTile<has_expression(T)>,
                   tile::ListOfTile<T.mask_expression>,
-                  FactorOfScores<tile::changes_scores(T), typename tile::ScoreScale<T.token_factors>::Type>,
+                  FactorOfScores<changes_scores(T), typename tile::ScoreScale<T.token_factors>::Type>,
                   tile::AmaxOfRows<T.amax> {
   using Activity = tile::Activity;
   static constexpr int kBlockN = C.block_n;
@@ -90,7 +90,7 @@ struct Consumer : tile::Marks,
         first_vt(DescriptorVt::of(owner.vt(0))) {}
 
   // Whether much is done to scores before the softmax.
-  FC_DEVICE static constexpr bool transforms() { return tile::changes_scores(T) || T.token_factors; }
+  FC_DEVICE static constexpr bool transforms() { return changes_scores(T) || T.token_factors; }
 
   FC_DEVICE static int warp() { return ptx::tid_x() % 128 / 32; }
   FC_DEVICE static int lane() { return ptx::tid_x() % 32; }
@@ -487,14 +487,14 @@ struct Consumer : tile::Marks,
     if constexpr (T.token_factors) {
       const auto of_rows = tile::RowFactors::of(factors.descale_q, batch, head_q, context.problem.seqlen_q);
       const int rows[2] = {row(first_row, 0), row(first_row, 1)};
-      if constexpr (tile::changes_scores(T))
+      if constexpr (changes_scores(T))
         this->factor_of_scores = of_rows.scales(1.0f, rows), scale_log2 = {{scale, scale}};
       else scale_log2 = of_rows.scales(scale, rows);
       key_factors = tile::RowFactors::of(factors.descale_k, batch, head_kv, context.problem.seqlen_kv);
     } else {
       const float factor =
           tile::descale(factors.descale_q, batch, head_kv) * tile::descale(factors.descale_k, batch, head_kv);
-      if constexpr (tile::changes_scores(T)) this->factor_of_scores = factor, scale_log2 = scale;
+      if constexpr (changes_scores(T)) this->factor_of_scores = factor, scale_log2 = scale;
       else scale_log2 = scale * factor;
     }
   }

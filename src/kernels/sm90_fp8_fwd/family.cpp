@@ -124,7 +124,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                                       : "V waits for its transposition: v_stages 1 or 2";
   }
 
-  std::optional<ListShape> list_shape(const Fp8Config& config) const override {
+  std::optional<ListShape> list_shape(const Fp8Config& config, const Problem&) const override {
     return ListShape{config.num_consumers, kRowsPerConsumer, config.block_n};
   }
 

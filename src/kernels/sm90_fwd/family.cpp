@@ -130,7 +130,7 @@ class Sm90Forward final : public GpuFamily<Config> {
   }
 
   int ptxas_level(const Traits& traits) const override { return sm90_fwd::ptxas_level(traits); }
-  std::optional<ListShape> list_shape(const Config& config) const override {
+  std::optional<ListShape> list_shape(const Config& config, const Problem&) const override {
     return ListShape{sm90_fwd::row_groups(config), sm90_fwd::kRowsPerConsumer, config.block_n};
   }
 

@@ -46,6 +46,15 @@ constexpr int own_heads(const Config& c) { return tile::max_int(c.pack_heads / c
 constexpr int own_positions(const Config& c) { return kRows / own_heads(c); }
 constexpr bool divides_heads(const Config& c) { return c.pack_heads >= c.cluster; }
 constexpr int cluster_positions(const Config& c) { return c.cluster * kRows / c.pack_heads; }
+
+// The lists of blocks that a mask function leaves are of 64 positions of one head and of all keys, not of pages. Beside
+// other tiles every pair is asked.
+constexpr bool tiles_have_lists(const Config& c) { return c.cluster == 1 && c.pack_heads == 1 && c.num_splits == 1; }
+// As tiles have the mask function: with lists of blocks, or not at all.
+constexpr Traits traits_of_tiles(const Config& c, Traits t) {
+  t.mask_expression = t.mask_expression && !t.paged && tiles_have_lists(c);
+  return t;
+}
 // Of a head in a box that a warp stores, which is 16 rows.
 constexpr int stored_positions(const Config& c) { return tile::min_int(own_positions(c), kRowsPerStore); }
 
@@ -92,7 +101,7 @@ constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 // A consumer's half of O, the scores of its keys and P of all of them, row state and addresses: fitted to what ptxas
 // needs without spilling.
 constexpr int registers_needed(const Config& c, const Traits& t) {
-  return own_blocks(t) * 32 + own_keys(c) / 2 + c.block_n / 4 + 36;
+  return own_blocks(t) * 32 + own_keys(c) / 2 + c.block_n / 4 + 36 + (has_expression(t) ? 16 + own_keys(c) / 4 : 0);
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

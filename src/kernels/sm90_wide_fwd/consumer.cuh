@@ -16,7 +16,10 @@
 namespace flashcore::sm90_wide_fwd {
 
 template <Traits T, Config C>
-struct Consumer : tile::Marks, tile::SlopesOfRows<has_score(T), 2> {
+struct Consumer : tile::Marks,
+                  tile::SlopesOfRows<has_score(T), 2>,
+                  tile::HeadOfTile<has_expression(T)>,
+                  tile::ListOfTile<Context<T, C>::has_lists()> {
   using Activity = tile::Activity;
   static constexpr bool kBf16 = T.element == Element::kBF16;
   static constexpr int kKeys = own_keys(C);
@@ -130,18 +133,41 @@ struct Consumer : tile::Marks, tile::SlopesOfRows<has_score(T), 2> {
     end_pieces(1);
     ptx::warpgroup_fence_operand(scores);
   }
+  // The keys of the block at hand, which `block` may be the place of in a list.
+  FC_DEVICE int key_block(int block) const {
+    if constexpr (Context<T, C>::has_lists()) return tile::BlockList::block_of(this->entry);
+    return block;
+  }
+  // Whether the mask function is known to hide no pair of the block.
+  FC_DEVICE bool is_seen_by_all() const {
+    if constexpr (Context<T, C>::has_lists()) return tile::BlockList::use_of(this->entry, 0) == tile::ListedUse::kFull;
+    return false;
+  }
+  // The score function, or the mask function, of rows that may be of two heads.
+  template <bool kMask>
+  FC_DEVICE void express(Scores& scores, const ForwardParams& problem, int first_key, const int (&rows)[2]) const {
+    const tile::Expressions<> functions = {problem, context.expression_params};
+    tile::Head heads[2] = {this->own_head, this->own_head};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) heads[r].head_q += head_of(r);
+    if constexpr (kMask) functions.mask(scores, heads, first_key, rows);
+    else functions.score(scores, heads, first_key, rows);
+  }
   // Functions of scores, and the mask.
   FC_DEVICE void transform(Scores& scores, const ForwardParams& problem, int first, int block) const {
-    const int own_block = kConsumers * block + index, last = first + own_positions(C) - 1;
+    const int own_block = kConsumers * key_block(block) + index, last = first + own_positions(C) - 1;
     const int first_key = own_block * kKeys + tile::column_of_lane(lane());
     const int rows[2] = {first + position_of(0), first + position_of(1)};
     if constexpr (transforms_scores(T)) {
       const tile::Score<T, ForwardParams, T.ragged> score = {problem, context.score_params};
       score.apply(scores, this->slopes, score.template side<kKeys>(own_block, first, last), first_key, rows);
     }
+    if constexpr (T.score_expression) express<false>(scores, problem, first_key, rows);
     const tile::Mask<T, ForwardParams> mask = {problem};
     if (const tile::Cut cut = mask.template cut<kKeys>(own_block, first, last); cut.any())
       mask.apply(scores, cut, first_key, rows);
+    if constexpr (T.mask_expression)
+      if (!is_seen_by_all()) express<true>(scores, problem, first_key, rows);
   }
   FC_DEVICE void transform(Scores& scores, int block) const {
     if constexpr (T.ragged) {
@@ -195,6 +221,7 @@ struct Consumer : tile::Marks, tile::SlopesOfRows<has_score(T), 2> {
   }
   FC_DEVICE void attend(int block) {
     const float scale_log2 = context.params.problem.scale_log2;
+    if constexpr (Context<T, C>::has_lists()) this->entry = this->list.entry(context.expression_params, block);
     Scores scores;
     multiply_qk(scores);
     mark(Activity::kMask, block);
@@ -223,11 +250,15 @@ struct Consumer : tile::Marks, tile::SlopesOfRows<has_score(T), 2> {
     if constexpr (T.ragged) {
       const tile::SlotTile tile = context.tile_in(ring_tile.stage());
       if constexpr (has_score(T)) load_slopes(tile.batch, tile.head_q);
+      if constexpr (has_expression(T)) set_head(tile.batch, tile.head_q);
+      if constexpr (Context<T, C>::has_lists()) this->list = context.list_of(tile);
       return context.share_of(tile.blocks, tile.head_q);
     } else {
-      const tile::Tile tile = context.whole_tile_at(number);
+      const auto tile = context.whole_tile_at(number);
       first_position = tile.first_row;
       if constexpr (has_score(T)) load_slopes(tile.batch, tile.head_q);
+      if constexpr (has_expression(T)) set_head(tile.batch, tile.head_q);
+      if constexpr (Context<T, C>::has_lists()) this->list = tile.list;
       return context.share_of(tile.blocks, tile.head_q);
     }
   }
@@ -236,12 +267,17 @@ struct Consumer : tile::Marks, tile::SlopesOfRows<has_score(T), 2> {
 #pragma unroll
     for (int r = 0; r < 2; ++r) this->slopes[r] = score.slope(batch, context.first_head(head) + head_of(r));
   }
+  FC_DEVICE void set_head(int batch, int head) {
+    const ForwardParams& problem = context.params.problem;
+    const int first = context.first_head(head);
+    this->own_head = {batch, first, first / (problem.heads_q / problem.heads_kv)};
+  }
   FC_DEVICE Finish<T, C> finish_of(int number) const {
     if constexpr (T.ragged) {
       const tile::SlotTile tile = context.tile_in(ring_tile.stage());
       return {context, tile.batch, tile.head_q, tile.first_row, tile.first_q, tile.len_q, index};
     } else {
-      const tile::Tile tile = context.whole_tile_at(number);
+      const auto tile = context.whole_tile_at(number);
       return {context, tile.batch, tile.head_q, tile.first_row, 0, context.params.problem.seqlen_q, index};
     }
   }

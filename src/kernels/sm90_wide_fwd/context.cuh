@@ -42,9 +42,17 @@ constexpr int kStepOfRank = divides_heads(C) ? 0 : own_positions(C);
 using PagedKernelParams = Paged<PoolParams<ptx::TensorMap>>;
 
 template <Traits T, Config C>
-struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
-                 tile::RaggedContext<Context<T, C>, T, cluster_positions(C), kStepOfRank<C>, C.block_n, kTileSlots> {
-  using Base = tile::RaggedContext<Context<T, C>, T, cluster_positions(C), kStepOfRank<C>, C.block_n, kTileSlots>;
+struct Context;
+template <Traits T, Config C>
+using TilesOf = tile::RaggedContext<Context<T, C>, traits_of_tiles(C, T), cluster_positions(C), kStepOfRank<C>,
+                                    C.block_n, kTileSlots>;
+
+template <Traits T, Config C>
+struct Context : tile::KernelExpressions<has_expression(T)>,
+                 tile::KernelPool<T.paged, PagedKernelParams>,
+                 TilesOf<T, C> {
+  using Base = TilesOf<T, C>;
+  static constexpr bool has_lists() { return traits_of_tiles(C, T).mask_expression; }
   using Storage = SharedStorage<T, C>;
   static_assert(sizeof(Storage) == smem_bytes(C, T));
 
@@ -54,8 +62,12 @@ struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
   const RaggedParams* const ragged_params;
 
   FC_DEVICE Context(const Params<ptx::TensorMap>& p, const ScoreParams* score, const RaggedParams* ragged,
-                    const PagedKernelParams* paged)
-      : tile::KernelPool<T.paged, PagedKernelParams>(paged), params(p), score_params(score), ragged_params(ragged) {}
+                    const ExpressionParams* expression, const PagedKernelParams* paged)
+      : tile::KernelExpressions<has_expression(T)>(expression),
+        tile::KernelPool<T.paged, PagedKernelParams>(paged),
+        params(p),
+        score_params(score),
+        ragged_params(ragged) {}
 
   FC_DEVICE static int rank() { return C.cluster == 1 ? 0 : ptx::cluster_ctarank(); }
 
@@ -121,17 +133,24 @@ struct Context : tile::KernelPool<T.paged, PagedKernelParams>,
   }
 
   // Of a dense batch: the CTA's rows, and the blocks that some rows of its cluster see.
-  FC_DEVICE tile::Tile whole_tile_at(int number) const {
+  FC_DEVICE auto whole_tile_at(int number) const {
     using Mask = tile::Mask<T, ForwardParams>;
-    tile::Tile tile = {tile::tile_at<Mask::kLongestLast>(params.order, params.tiles, number, cluster_positions(C)), {}};
+    typename Base::LoadedTile tile = {};
+    static_cast<tile::TileIndex&>(tile) =
+        tile::tile_at<Mask::kLongestLast>(params.order, params.tiles, number, cluster_positions(C));
+    if constexpr (has_lists()) {
+      tile.list = tile::BlockList::of(*this->expression_params, tile.batch, tile.head_q, tile.first_row / kRows);
+      tile.blocks = {0, tile.list.count(this->expression_params)};
+      return tile;
+    }
     const int end = tile::min_int(tile.first_row + cluster_positions(C), params.problem.seqlen_q);
     tile.blocks = Mask{params.problem}.template blocks<C.block_n>(tile.first_row, end - 1);
     tile.first_row += rank() * kStepOfRank<C>;
     return tile;
   }
   // What the producer loads of it.
-  FC_DEVICE tile::Tile tile_at(int number) const {
-    tile::Tile tile = whole_tile_at(number);
+  FC_DEVICE auto tile_at(int number) const {
+    auto tile = whole_tile_at(number);
     tile.blocks = share_of(tile.blocks, tile.head_q).blocks;
     return tile;
   }

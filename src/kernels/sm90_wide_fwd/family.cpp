@@ -29,7 +29,6 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_hopper_tiles(problem, limits, sm90_wide_fwd::kMostHeadDim)) return reason;
     if (problem.head_dim_v > sm90_wide_fwd::kMostHeadDimV)
       return fmt::format("a head_dim_v of up to {} only, not {}: half of O is a warpgroup's",
@@ -60,6 +59,11 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
     // A kernel that knows takes 0.98 of the time.
     if (splits_of(*config, problem, clusters_at_once(*config, limits)) == 1) config->num_splits = 1;
     return values_of(*config);
+  }
+
+  std::optional<ListShape> list_shape(const WideConfig& config, const Problem& problem) const override {
+    if (problem.paged() || !sm90_wide_fwd::tiles_have_lists(config)) return std::nullopt;
+    return ListShape{1, sm90_wide_fwd::kRows, config.block_n};
   }
 
   // All keys of a tile in one CTA: how many parts there are goes by the batch. The heads that share a tile decide none
@@ -101,6 +105,7 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
     Program program = one_step(std::move(step));
     add_tile_counter(program, config.scheduler, offsetof(WideParams, tile_counter));
     if (splits > 1) add_merge(program, tiles_of(problem, config) * config.cluster, splits, problem);
+    else add_lists<WideParams>(program, config, problem, layouts);
     return program;
   }
   KernelSource source(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const override {

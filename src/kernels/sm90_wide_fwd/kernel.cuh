@@ -14,6 +14,7 @@
 #include "kernels/sm90_wide_fwd/consumer.cuh"
 #include "kernels/sm90_wide_fwd/loader.cuh"
 #include "kernels/sm90_wide_fwd/paged_loader.cuh"
+#include "kernels/tile/list_blocks.cuh"
 
 namespace flashcore::sm90_wide_fwd {
 
@@ -30,8 +31,8 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
 
 template <Traits T, Config C>
 FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* score, const RaggedParams* ragged,
-                      const PagedKernelParams* paged = nullptr) {
-  const Context<T, C> context(params, score, ragged, paged);
+                      const PagedKernelParams* paged = nullptr, const ExpressionParams* expression = nullptr) {
+  const Context<T, C> context(params, score, ragged, expression, paged);
   const int warpgroup = ptx::shfl_idx(ptx::tid_x() / 128, 0);
   // Of a ragged batch by a thread with less to do: the first ones read the boundaries.
   if (ptx::tid_x() == (T.ragged ? kThreads - 32 : 0)) init_barriers(context);
@@ -93,6 +94,26 @@ forward_paged(const __grid_constant__ PagedKernelParams params) {
   attend<T, C>(params.plain.plain, &params.score, &params.ragged, &params);
 }
 
+// With functions of the user's own.
+template <Traits T, Config C>
+FC_KERNEL(kThreads, 1)
+forward_expressed(const __grid_constant__ Expressed<Params<ptx::TensorMap>> params) {
+  attend<T, C>(params.plain, &params.score, nullptr, nullptr, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(kThreads, 1)
+forward_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Params<ptx::TensorMap>>> params) {
+  attend<T, C>(params.all.plain, &params.all.score, &params.all.ragged, nullptr, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(kThreads, 1)
+forward_paged_expressed(const __grid_constant__ ExpressedRagged<PagedKernelParams> params) {
+  const PagedKernelParams& all = params.all;
+  attend<T, C>(all.plain.plain, &all.score, &all.ragged, &all, &params.expression);
+}
+
 // The second step where keys are split, with the parameters of the first: a CTA for each row.
 template <Traits T, Config C>
 FC_KERNEL(merge_threads(T), 1)
@@ -116,6 +137,25 @@ template <Traits T, Config C>
 FC_KERNEL(merge_threads(T), 1)
 merge_paged(const __grid_constant__ PagedKernelParams params) {
   merge_row<T, C>(params.plain.plain, &params.score, &params.ragged, &params.paged);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(merge_threads(T), 1)
+merge_expressed(const __grid_constant__ Expressed<Params<ptx::TensorMap>> params) {
+  merge_row<T, C>(params.plain, &params.score, nullptr);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(merge_threads(T), 1)
+merge_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Params<ptx::TensorMap>>> params) {
+  merge_row<T, C>(params.all.plain, &params.all.score, &params.all.ragged);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(merge_threads(T), 1)
+merge_paged_expressed(const __grid_constant__ ExpressedRagged<PagedKernelParams> params) {
+  const PagedKernelParams& all = params.all;
+  merge_row<T, C>(all.plain.plain, &all.score, &all.ragged, &all.paged);
 }
 
 }  // namespace flashcore::sm90_wide_fwd

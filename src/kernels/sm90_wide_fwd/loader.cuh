@@ -12,7 +12,7 @@ namespace flashcore::sm90_wide_fwd {
 template <Traits T, Config C>
 struct Loader {
   using Activity = tile::Activity;
-  using LoadedTile = tile::TileOf<T>;
+  using LoadedTile = typename Context<T, C>::LoadedTile;
 
   const Context<T, C>& context;
   Ring<C.num_slots> ring = {};
@@ -30,6 +30,8 @@ struct Loader {
   }
   FC_DEVICE void load_k(const LoadedTile&, int) const {}
   FC_DEVICE void load_v(const LoadedTile& tile, int block) {
+    if constexpr (Context<T, C>::has_lists())
+      block = tile::BlockList::block_of(tile.list.entry(context.expression_params, block));
     load_pieces<T.head_dim>(Activity::kLoadK, context.params.k, tile, block);
     load_pieces<T.head_dim_v>(Activity::kLoadV, context.params.v, tile, block);
   }

@@ -14,7 +14,7 @@ struct PagedLoader : Loader<T, C> {
   using Base = Loader<T, C>;
   using Base::context, Base::ring, Base::ring_q, Base::marks;
   using Activity = tile::Activity;
-  using PagedTile = tile::TileOf<T>;
+  using PagedTile = typename Context<T, C>::LoadedTile;
   using Piece = tile::TmaTile<C.block_n, 64>;
   static constexpr int kKeysOfRank = C.block_n / C.cluster;
 

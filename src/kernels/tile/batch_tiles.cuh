@@ -191,8 +191,9 @@ struct RaggedContext {
                                                                   min_int(slot.first_row + kRows, slot.len_q) - 1);
     }
   }
+  // Tiles of no cluster.
   FC_DEVICE BlockList list_of(const SlotTile& slot) const {
-    return BlockList::of(*kernel().expression_params, slot.batch, slot.head_q, slot.first_row / kOwnRows);
+    return BlockList::of(*kernel().expression_params, slot.batch, slot.head_q, slot.first_row / kRows);
   }
   // The first row of a box, of a ragged batch one that is in its map: a load of a box wholly outside ended with an
   // illegal address, on an H200, where the map begins before the tensor. What is loaded in its place is the sequence's

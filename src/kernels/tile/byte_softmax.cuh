@@ -10,10 +10,6 @@
 
 namespace flashcore::tile {
 
-// Whether scores become others between Q·K and the softmax: whatever makes them takes what q and k stand for, their
-// factors in it.
-constexpr bool changes_scores(const Traits& t) { return transforms_scores(t) || t.score_expression; }
-
 // A scale of scores for either row of a lane, where they differ (row_factors.cuh); else it is a float.
 struct RowScales {
   float of[2];

@@ -67,6 +67,9 @@ struct Traits {
 constexpr bool transforms_scores(const Traits& t) { return t.softcap || t.alibi != 0; }
 constexpr bool has_score(const Traits& t) { return transforms_scores(t) || t.sink; }
 constexpr bool has_expression(const Traits& t) { return t.score_expression || t.mask_expression; }
+// Whether scores become others between Q·K and the softmax: whatever makes them takes what q and k stand for, their
+// factors in it.
+constexpr bool changes_scores(const Traits& t) { return transforms_scores(t) || t.score_expression; }
 constexpr bool has_quantised_cache(const Traits& t) { return t.cache != CacheElement::kAsQ; }
 constexpr bool has_nibbles(const Traits& t) { return t.cache == CacheElement::kInt4; }
 // Of an element of K and V, where q has 16 bits or K and V are a quantised cache.
