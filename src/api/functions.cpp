@@ -90,7 +90,7 @@ void place_tensors(const fc_attention& a, Request& request) {
     std::int64_t contiguous = 1, reach = 0;
     for (int x = rank; x-- > 0;) {
       if (given.sizes[x] < shapes[t].sizes[static_cast<std::size_t>(x)])
-        throw_bad_input("the tensor '{}' has shape {}, and {} reads elements up to {}; give a larger one", given.name,
+        throw_bad_input("the tensor '{}' has shape {}, and {} needs one of {} at the least", given.name,
                         shape_text(given.sizes, rank), problem.id(), shape_text(shapes[t].sizes.data(), rank));
       const bool is_given = (a.given & FC_GIVEN_TENSOR_STRIDES) != 0;
       const std::int64_t stride = is_given ? given.strides[x] : contiguous, steps = given.sizes[x] - 1;

@@ -144,7 +144,7 @@ TEST(FunctionsTest, WhatDoesNotFitIsRefused) {
   refused("column 1 of the mask", [](Attention& p) { p.mask = "s > 0"; });
   refused("'bias' is given, and neither the score nor the mask names it", [](Attention& p) { p.score = "s"; });
   refused("'bias' has shape [2, 7, 8], and", [](Attention& p) { p.tensors[0].sizes[2] = 8; });
-  refused("reads elements up to [2, 7, 9]", [](Attention& p) { p.tensors[0].sizes[0] = 1; });
+  refused("needs one of [2, 7, 9] at the least", [](Attention& p) { p.tensors[0].sizes[0] = 1; });
   refused("has stride -1 along index 3", [](Attention& p) { p.tensors[0].strides = {63, 9, -1}; });
   refused("at most 2^40 elements", [](Attention& p) { p.tensors[0].strides = {std::int64_t{1} << 41, 9, 1}; });
   refused("5 sizes and 0 strides", [](Attention& p) { p.tensors[0].sizes = {1, 1, 1, 1, 1}; });

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "kernels/emulator_run.h"
-#include "kernels/mutation_faults.h"
+#include "kernels/mutations/all.h"
 
 namespace flashcore::testing {
 namespace {

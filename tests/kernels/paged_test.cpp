@@ -17,9 +17,9 @@
 #include "core/problem_fields.h"
 #include "core/ragged.h"
 #include "device/cpu/cpu_device.h"
+#include "kernels/candidates.h"
 #include "kernels/emulator_run.h"
 #include "kernels/gpu_family.h"
-#include "kernels/mutation_faults.h"
 
 namespace flashcore::testing {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "core/ragged.h"
 #include "device/cpu/cpu_device.h"
+#include "kernels/candidates.h"
 #include "kernels/emulator_run.h"
-#include "kernels/mutation_faults.h"
 
 namespace flashcore::testing {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "core/error.h"
 #include "core/problem_expressions.h"
+#include "kernels/candidates.h"
 #include "kernels/emulator_run.h"
 #include "kernels/family.h"
-#include "kernels/mutation_faults.h"
 
 namespace flashcore::testing {
 namespace {

@@ -5,9 +5,9 @@
 #include <initializer_list>
 #include <string>
 
+#include "kernels/candidates.h"
 #include "kernels/emulator_run.h"
 #include "kernels/family.h"
-#include "kernels/mutation_faults.h"
 
 namespace flashcore::testing {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/candidates.h"
 #include "kernels/emulator_run.h"
-#include "kernels/mutation_faults.h"
 
 namespace flashcore::testing {
 namespace {
