@@ -114,11 +114,27 @@ void SharedMemory::remember_reader(Cell& cell, const Knowledge& reader, Access a
     cell.more_readers = free_more_.back();
     free_more_.pop_back();
   }
-  auto& more = more_[cell.more_readers];
-  std::erase_if(more, [&](const Access& old) {
+  MoreReaders& more = more_[cell.more_readers];
+  if (more.all.size() >= more.drop_at) drop_covered(more, reader, access);
+  more.all.push_back(access);
+}
+
+// Those that the new one stands for, and of each agent those that its own later ones stand for.
+void SharedMemory::drop_covered(MoreReaders& more, const Knowledge& reader, Access access) {
+  std::erase_if(more.all, [&](const Access& old) {
     return (old.agent == access.agent || reader.ordered(old)) && !(old.mask & ~access.mask);
   });
-  more.push_back(access);
+  // Stable: an agent's accesses stay in the order of its time.
+  std::stable_sort(more.all.begin(), more.all.end(),
+                   [](const Access& a, const Access& b) { return a.agent < b.agent; });
+  std::vector<Access> kept;
+  for (auto old = more.all.rbegin(); old != more.all.rend(); ++old) {
+    unsigned later = 0;  // bytes that the agent's later ones have read
+    for (auto of = kept.rbegin(); of != kept.rend() && of->agent == old->agent; ++of) later |= of->mask;
+    if (old->mask & ~later) kept.push_back(*old);
+  }
+  more.all.assign(kept.rbegin(), kept.rend());
+  more.drop_at = std::max(kLeastToDrop, 2 * more.all.size());
 }
 
 const Access* SharedMemory::unordered_reader(const Cell& cell, const Knowledge& writer, unsigned mask) const {
@@ -126,7 +142,7 @@ const Access* SharedMemory::unordered_reader(const Cell& cell, const Knowledge& 
     if ((cell.readers[i].mask & mask) && !writer.ordered(cell.readers[i])) return &cell.readers[i];
   }
   if (cell.more_readers != 0) {
-    for (const Access& reader : more_[cell.more_readers]) {
+    for (const Access& reader : more_[cell.more_readers].all) {
       if ((reader.mask & mask) && !writer.ordered(reader)) return &reader;
     }
   }
@@ -136,7 +152,7 @@ const Access* SharedMemory::unordered_reader(const Cell& cell, const Knowledge& 
 void SharedMemory::drop_readers(Cell& cell) {
   cell.reader_count = 0;
   if (cell.more_readers == 0) return;
-  more_[cell.more_readers].clear();
+  more_[cell.more_readers].all.clear(), more_[cell.more_readers].drop_at = kLeastToDrop;
   free_more_.push_back(cell.more_readers);
   cell.more_readers = 0;
 }

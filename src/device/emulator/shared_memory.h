@@ -68,6 +68,15 @@ class SharedMemory {
     Proxy proxy = Proxy::kGeneric;                // of the last write
     bool barrier_object = false, atomic = false;  // the last write was one
   };
+  // Readers beyond the inline ones. Those that a later one stands for are dropped when there are twice as many as were
+  // left the last time: looking at all of them for each read took two thirds of the time of kernels whose CTAs read a
+  // table together.
+  struct MoreReaders {
+    std::vector<Access> all;
+    std::size_t drop_at = kLeastToDrop;
+  };
+  static constexpr std::size_t kLeastToDrop = 16;
+  static void drop_covered(MoreReaders& more, const Knowledge& reader, Access access);
   static unsigned byte_mask(unsigned address, unsigned bytes, unsigned cell_address);
   void remember_reader(Cell& cell, const Knowledge& reader, Access access);
   const Access* unordered_reader(const Cell& cell, const Knowledge& writer, unsigned mask) const;
@@ -76,7 +85,7 @@ class SharedMemory {
   unsigned size_ = 0;
   std::vector<std::byte> bytes_;
   std::vector<Cell> cells_;
-  std::vector<std::vector<Access>> more_ = std::vector<std::vector<Access>>(1);
+  std::vector<MoreReaders> more_ = std::vector<MoreReaders>(1);
   std::vector<std::uint32_t> free_more_;
 };
 
