@@ -47,12 +47,10 @@ constexpr int own_positions(const Config& c) { return kRows / own_heads(c); }
 constexpr bool divides_heads(const Config& c) { return c.pack_heads >= c.cluster; }
 constexpr int cluster_positions(const Config& c) { return c.cluster * kRows / c.pack_heads; }
 
-// The lists of blocks that a mask function leaves are of 64 positions of one head and of all keys, not of pages. Beside
-// other tiles every pair is asked.
-constexpr bool tiles_have_lists(const Config& c) { return c.cluster == 1 && c.pack_heads == 1 && c.num_splits == 1; }
-// As tiles have the mask function: with lists of blocks, or not at all.
+// As tiles have the mask function: with lists of the blocks that it leaves, or not at all, and then every pair is
+// asked. Lists are of 64 positions of one head and of all keys, not of pages.
 constexpr Traits traits_of_tiles(const Config& c, Traits t) {
-  t.mask_expression = t.mask_expression && !t.paged && tiles_have_lists(c);
+  t.mask_expression = t.mask_expression && !t.paged && c.cluster == 1 && c.pack_heads == 1 && c.num_splits == 1;
   return t;
 }
 // Of a head in a box that a warp stores, which is 16 rows.

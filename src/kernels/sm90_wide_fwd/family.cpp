@@ -62,7 +62,7 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
   }
 
   std::optional<ListShape> list_shape(const WideConfig& config, const Problem& problem) const override {
-    if (problem.paged() || !sm90_wide_fwd::tiles_have_lists(config)) return std::nullopt;
+    if (!sm90_wide_fwd::traits_of_tiles(config, traits_of(problem)).mask_expression) return std::nullopt;
     return ListShape{1, sm90_wide_fwd::kRows, config.block_n};
   }
 
