@@ -7,7 +7,6 @@
 
 #include "cli/mcp_schema.h"
 #include "core/error.h"
-#include "core/files.h"
 #include "core/scratch_folder.h"
 #include "core/suite.h"
 #include "kernels/embedded.h"
@@ -303,8 +302,7 @@ ToolAnswer submit(const json& arguments, double seconds, const CallControl& cont
   for (const char* key : {"family", "config", "name", "files", "replace", "extend"})
     if (arguments.contains(key)) answer[key] = arguments[key];
   const ScratchFolder folder;
-  const std::string file = (folder.path() / "submission.json").string();
-  write_file_atomically(file, answer.dump());
+  const std::string file = folder.write("submission.json", answer.dump()).string();
   std::vector<std::string> words = {"submit", file};
   add_flags(words, arguments, {"problem", "device", "arch"});
   if (arguments.value("compile_only", false)) words.emplace_back("--compile-only");

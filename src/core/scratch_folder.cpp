@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <fstream>
 #include <string_view>
 
 #include "core/error.h"
@@ -67,6 +68,20 @@ ScratchFolder::~ScratchFolder() {
   std::error_code ignored;
   fs::remove_all(path_, ignored);
   ::close(lock_);
+}
+
+fs::path ScratchFolder::write(const fs::path& name, std::string_view bytes) const {
+  fs::path file = path_ / name;
+  std::error_code ignored;  // the file says what is wrong
+  if (name.has_parent_path()) fs::create_directories(file.parent_path(), ignored);
+  errno = 0;
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  out.close();
+  if (!out)
+    throw_environment("cannot write {}: {}; make room there, or set TMPDIR to another folder", file.string(),
+                      errno ? ::strerror(errno) : "not all of it was taken");
+  return file;
 }
 
 void remove_left_scratch_folders() noexcept {

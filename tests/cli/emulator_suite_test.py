@@ -1,13 +1,29 @@
-"""Every GPU family passes the suite of the emulated GPU, in at least three configs each."""
+"""Every GPU family passes the suite of the emulated GPU in its default configs, and one of its problems in more.
+
+`emulator_suite_test.py --all` runs another config of every problem as well (`ctest -C on_demand -R emulator_suite`).
+"""
 
 import json
 import os
+import sys
 import unittest
 
 from support import DONE, SOURCE_DIR, CliTest
 
+ALL_CONFIGS = "--all" in sys.argv
+
 
 class EmulatorSuiteTest(CliTest):
+    def check(self, family, *flags):
+        """Trials of the family on the suite, all of them right."""
+        result = self.expect(DONE, "check", "--device", "emulator", "--suite", "emulator", "--family", family, *flags, "--json",
+                             self.path("c.json"), "--quiet", timeout=1200)  # fmt: skip
+        self.assertRegex(result.stdout, r"[1-9]\d* passed, 0 failed")
+        with open(self.path("c.json"), encoding="utf-8") as file:
+            trials = json.load(file)["results"]
+        self.assertEqual({trial["family"] for trial in trials}, {family})
+        return trials
+
     def test_every_family_passes_the_suite(self):
         gpu_families = sorted(name for name in os.listdir(os.path.join(SOURCE_DIR, "src", "kernels"))
                               if os.path.exists(os.path.join(SOURCE_DIR, "src", "kernels", name, "family.cpp")) and name != "cpu_fwd")
@@ -16,15 +32,12 @@ class EmulatorSuiteTest(CliTest):
         for family in gpu_families:
             with self.subTest(family=family):
                 # Of the data patterns the two that reach different code; all of them take twice as long and are the lab's tests'
-                # subject. A family takes one to six minutes on two cores beside other tests, a third of it compiling.
-                result = self.expect(DONE, "check", "--device", "emulator", "--suite", "emulator", "--patterns", "normal,non_finite",
-                                     "--configs", "1", "--family", family, "--json", self.path("c.json"), "--quiet", timeout=1200)
-                self.assertRegex(result.stdout, r"[1-9]\d* passed, 0 failed")
-                with open(self.path("c.json"), encoding="utf-8") as file:
-                    trials = json.load(file)["results"]
-                self.assertEqual({trial["family"] for trial in trials}, {family})
-                self.assertGreaterEqual(len({trial["config"] for trial in trials}), 3)
+                # subject. Of configs those that users get: one more for each problem takes twice as long as well.
+                trials = self.check(family, "--patterns", "normal,non_finite", "--configs", "1" if ALL_CONFIGS else "0")
                 passed_by[family] = {trial["problem_name"] for trial in trials if trial["ended"] == "passed"}
+                rich = next(name for name in ("all_scores", "fp8_softcap", "wide_causal") if name in passed_by[family])
+                trials = self.check(family, "--problem", rich, "--patterns", "normal", "--configs", "6")
+                self.assertGreaterEqual(len({trial["config"] for trial in trials}), 3)
         # A family may skip element types that it does not take, ragged batches or paged caches all together, pages too small for TMA, and
         # head dims that are too wide or too narrow for it, and nothing else.
         of_8_bits = {name for name in passed_by["ref_fwd"] if name.startswith("fp8")}
@@ -68,4 +81,4 @@ class EmulatorSuiteTest(CliTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(argv=[word for word in sys.argv if word != "--all"])

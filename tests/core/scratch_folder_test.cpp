@@ -37,6 +37,22 @@ TEST_F(ScratchFolderTest, IsGoneWithTheObject) {
   EXPECT_EQ(names().size(), 0u);
 }
 
+TEST_F(ScratchFolderTest, WhatIsWrittenIsThereAndWhatCannotBeIsSaid) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.write("some/folder/file", std::string_view("a\0b", 3));
+  EXPECT_EQ(file, folder.path() / "some/folder/file");
+  EXPECT_EQ(std::filesystem::file_size(file), 3u);
+  folder.write("some/folder/file", "c");
+  EXPECT_EQ(std::filesystem::file_size(file), 1u);
+  try {
+    folder.write("some", "a folder's name");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kEnvironment);
+    EXPECT_NE(std::string_view(error.what()).find("Is a directory"), std::string_view::npos) << error.what();
+  }
+}
+
 TEST_F(ScratchFolderTest, WhatAKilledProcessLeftIsRemovedAndNothingElse) {
   const pid_t child = fork();
   if (child == 0) {

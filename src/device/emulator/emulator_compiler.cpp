@@ -40,18 +40,6 @@ const std::vector<std::string>& options() {
 // __asm__, which the check of patches refuses (lab/harness/device_code.h).
 const std::string kNoAssembly = "-Dasm=no_assembly_on_the_emulator";
 
-class SourceFolder {
- public:
-  std::string file(const std::string& name) const { return (folder_.path() / name).string(); }
-  void write(const std::string& name, std::string_view text) const {
-    std::filesystem::create_directories((folder_.path() / name).parent_path());
-    write_file_atomically(folder_.path() / name, text);
-  }
-
- private:
-  ScratchFolder folder_;
-};
-
 // The kernel's sources with ptx/ exchanged.
 SourceMap exchanged(const SourceMap& sources) {
   SourceMap all;
@@ -156,7 +144,8 @@ class EmulatorCompiler final : public Compiler {
  private:
   Artifact compile_fresh(const KernelSource& kernel, const SourceMap& sources, const std::string& arch) const {
     const auto begin = std::chrono::steady_clock::now();
-    const SourceFolder folder;
+    const ScratchFolder folder;
+    const std::string root = folder.path().string() + "/";
     for (const auto& [path, text] : sources) folder.write(path, text);
     folder.write("kernel.cpp", translation_unit(kernel));
     const auto command = [&](const std::string& at) {
@@ -167,8 +156,8 @@ class EmulatorCompiler final : public Compiler {
       return words;
     };
     if (kernel.foreign) sandbox::require("the kernel " + kernel.file);
-    const ProgramResult result = kernel.foreign ? sandbox::run_tool(command("./"), folder.file(""), kCompileSeconds)
-                                                : run_program(command(folder.file("")), {.seconds = kCompileSeconds});
+    const ProgramResult result = kernel.foreign ? sandbox::run_tool(command("./"), root, kCompileSeconds)
+                                                : run_program(command(root), {.seconds = kCompileSeconds});
     if (!result.stopped.empty())
       throw CompileError(
           fmt::format("{}: the compiler for the emulator, {}, {}", kernel.name_expression, version_, result.stopped),
@@ -183,10 +172,10 @@ class EmulatorCompiler final : public Compiler {
                          result.output);
     }
     // A compiler that was turned against us may have left a link.
-    if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(folder.file("kernel.so"))))
+    if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(root + "kernel.so")))
       throw CompileError("the compiler for the emulator left no file behind", result.output);
     Artifact artifact;
-    artifact.cubin = read_file(folder.file("kernel.so"));
+    artifact.cubin = read_file(root + "kernel.so");
     artifact.symbol = "flashcore_entry";
     artifact.arch = "emulator " + arch;
     artifact.dynamic_shared_bytes = kernel.dynamic_shared_bytes;

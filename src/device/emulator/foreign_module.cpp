@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/files.h"
 #include "core/process_end.h"
 #include "core/scratch_folder.h"
 #include "device/sandbox/sandbox.h"
@@ -65,7 +64,7 @@ struct ForeignModule::Impl {
 
   // Foreign debug information is foreign input, so this tool is confined as well.
   std::string addr2line(const std::vector<std::uint64_t>& offsets) {
-    if (!folder) write_file_atomically(folder.emplace().path() / "kernel.so", image);
+    if (!folder) folder.emplace().write("kernel.so", image);
     std::vector<std::string> command = addr2line_command("kernel.so");
     for (const std::uint64_t offset : offsets) command.push_back(fmt::format("{:#x}", offset));
     const ProgramResult tool = sandbox::run_tool(command, folder->path().string(), kLineSeconds);

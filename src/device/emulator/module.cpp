@@ -8,7 +8,6 @@
 
 #include "core/child_process.h"
 #include "core/error.h"
-#include "core/files.h"
 #include "core/scratch_folder.h"
 #include "device/emulator/service_table.h"
 
@@ -19,8 +18,7 @@ EmulatorModule::EmulatorModule(const Artifact& artifact) : threads_per_block_(ar
   {
     // Without a name from the end of this block on. addr2line reads it through fd_.
     const ScratchFolder folder;
-    const std::filesystem::path file = folder.path() / "kernel.so";
-    write_file_atomically(file, artifact.cubin);
+    const std::filesystem::path file = folder.write("kernel.so", artifact.cubin);
     fd_ = open(file.c_str(), O_RDONLY | O_CLOEXEC);
     try {
       open_image(file.string());

@@ -75,8 +75,7 @@ MethodReading time_by_ncu(const ToolQuestion& question, const CompiledCandidate&
   request.candidate = question.candidate;
   request.phase = Phase::kCheck;
   const ScratchFolder folder;
-  const auto file = folder.path() / "request.json";
-  write_file_atomically(file, json(request).dump());
+  const auto file = folder.write("request.json", json(request).dump());
   const std::vector<std::string> command = {
       "ncu", "--csv", "--page", "raw", "--metrics", fmt::format("{},{}", kDuration, kClock),
       // Clocks are observed, never set.

@@ -357,8 +357,7 @@ class Gatherer {
     NsightOptions nsight{.ncu = ncu, .metrics = profile_metrics(), .stop = options_.stop};
     nsight.metrics.insert(nsight.metrics.end(), options_.metrics.begin(), options_.metrics.end());
     const ScratchFolder folder;
-    const auto request = folder.path() / "request.json";
-    write_file_atomically(request, nlohmann::json(request_of(problem_)).dump());
+    const auto request = folder.write("request.json", nlohmann::json(request_of(problem_)).dump());
     const std::string program = options_.executable.empty() ? "/proc/self/exe" : options_.executable;
     const CollectedCounters collected =
         collect_counters(nsight, {std::filesystem::canonical(program).string(), "launch-candidate", "--device",

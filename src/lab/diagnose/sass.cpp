@@ -9,7 +9,6 @@
 
 #include "core/child_process.h"
 #include "core/error.h"
-#include "core/files.h"
 #include "core/foreign_text.h"
 #include "core/process_end.h"
 #include "core/scratch_folder.h"
@@ -184,8 +183,7 @@ std::string find_nvdisasm(const std::string& asked) {
 
 std::string disassemble(const std::string& nvdisasm, const std::string& cubin, const std::function<bool()>& stop) {
   const ScratchFolder folder;
-  const fs::path file = folder.path() / "kernel.cubin";
-  write_file_atomically(file, cubin);
+  const fs::path file = folder.write("kernel.cubin", cubin);
   const ProgramResult result = run_program({nvdisasm, "-gi", "-c", file.string()}, {.seconds = kDisassemblySeconds,
                                                                                     .kept_output = kMaxDisassembly,
                                                                                     .max_output = kMaxDisassembly,
