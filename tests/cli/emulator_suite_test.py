@@ -1,6 +1,6 @@
 """Every GPU family passes the suite of the emulated GPU in its default configs, and one of its problems in more.
 
-`emulator_suite_test.py --all` runs another config of every problem as well (`ctest -C on_demand -R emulator_suite`).
+`emulator_suite_test.py --all` takes another config of every problem as well (`ctest -C on_demand -R emulator_suite`).
 """
 
 import json
@@ -11,6 +11,7 @@ import unittest
 from support import DONE, SOURCE_DIR, CliTest
 
 ALL_CONFIGS = "--all" in sys.argv
+BOTH = "normal,non_finite"
 
 
 class EmulatorSuiteTest(CliTest):
@@ -32,11 +33,13 @@ class EmulatorSuiteTest(CliTest):
         for family in gpu_families:
             with self.subTest(family=family):
                 # Of the data patterns the two that reach different code; all of them take twice as long and are the lab's tests'
-                # subject. Of configs those that users get: one more for each problem takes twice as long as well.
-                trials = self.check(family, "--patterns", "normal,non_finite", "--configs", "1" if ALL_CONFIGS else "0")
+                # subject. Of configs those that users get: one more for each problem takes twice as long as well. ref_fwd is
+                # emulated for longest, its warps exchange a value for each key.
+                patterns = "normal" if family == "ref_fwd" and not ALL_CONFIGS else BOTH
+                trials = self.check(family, "--patterns", patterns, "--configs", "1" if ALL_CONFIGS else "0")
                 passed_by[family] = {trial["problem_name"] for trial in trials if trial["ended"] == "passed"}
                 rich = next(name for name in ("all_scores", "fp8_softcap", "wide_causal") if name in passed_by[family])
-                trials = self.check(family, "--problem", rich, "--patterns", "normal", "--configs", "6")
+                trials = self.check(family, "--problem", rich, "--patterns", BOTH, "--configs", "6")
                 self.assertGreaterEqual(len({trial["config"] for trial in trials}), 3)
         # A family may skip element types that it does not take, ragged batches or paged caches all together, pages too small for TMA, and
         # head dims that are too wide or too narrow for it, and nothing else.
