@@ -219,9 +219,10 @@ void read_functions(const std::string& score, const std::string& mask, const std
     while (named[at].name != user.problem.tensors[t].name) ++at;
     for (std::size_t x = 0; x < read[at].shape.size(); ++x)
       if (read[at].shape[x] < shapes[t].sizes[x])
-        throw_bad_input("the tensor '{}' ({}) has shape {}, and the functions need one of {} at the least",
-                        named[at].name, files[at], shape_text(read[at].shape),
-                        shape_text({shapes[t].sizes.begin(), shapes[t].sizes.begin() + shapes[t].count}));
+        throw_bad_input(
+            "the tensor '{}' ({}) has shape {}, and the functions need one of {} at the least; give a larger one",
+            named[at].name, files[at], shape_text(read[at].shape),
+            shape_text({shapes[t].sizes.begin(), shapes[t].sizes.begin() + shapes[t].count}));
     user.inputs.tensors.push_back(cut_to(read[at], shapes[t]));
   }
 }
