@@ -34,7 +34,7 @@ class EmulatorSuiteTest(CliTest):
             with self.subTest(family=family):
                 # Of the data patterns the two that reach different code; all of them take twice as long and are the lab's tests'
                 # subject. Of configs those that users get: one more for each problem takes twice as long as well. ref_fwd is
-                # emulated for longest, its warps exchange a value for each key.
+                # emulated for longest, because its warps exchange values for every key.
                 patterns = "normal" if family == "ref_fwd" and not ALL_CONFIGS else BOTH
                 trials = self.check(family, "--patterns", patterns, "--configs", "1" if ALL_CONFIGS else "0")
                 passed_by[family] = {trial["problem_name"] for trial in trials if trial["ended"] == "passed"}
