@@ -10,6 +10,7 @@ from .problem import Problem, Refused
 
 WORKSPACE_BYTES = 512 << 20  # of ragged batches and paged caches
 PLANNED = "its plan of the lengths is made on the host before, and not timed"
+PREFILL = "decodes by its prefill wrapper, since sequences without a row are no batch to its decoding"
 
 
 def flashinfer_call(p: Problem) -> Call:
@@ -85,7 +86,8 @@ def _ragged_call(p: Problem) -> Call:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
         wrapper.plan(p.cu_seqlens_q, indptr, indices, last, p.heads, p.heads_kv, p.dim, p.page_size, causal=p.right == 0, window_left=window,
                      sm_scale=p.scale, q_data_type=p.dtype, kv_data_type=p.kv_dtype)  # fmt: skip
-    call = TwoBufferCall(lambda i: wrapper.run(q, cache, out=outs[i], **scales), views, (PLANNED,))
+    notes = (PLANNED, PREFILL) if p.rows == 1 and p.total_q != p.batch else (PLANNED,)
+    call = TwoBufferCall(lambda i: wrapper.run(q, cache, out=outs[i], **scales), views, notes)
     call.inputs = (q, cache[1])
     return call
 
