@@ -59,7 +59,7 @@ void require_same_kind(const Named& a, const Named& b) {
 HostTensor to_host(const Named& t, Layout layout) {
   HostTensor host(t.tensor.dtype, make_layout(layout, t.batch, t.heads, t.rows, t.columns));
   FC_CHECK(host.data.size() == t.tensor.data.size());  // dense in the file, dense in bhsd and bshd
-  host.data = t.tensor.data;
+  host.data = HostBytes::copy_of(t.tensor.data);
   return host;
 }
 
@@ -230,7 +230,7 @@ void read_functions(const std::string& score, const std::string& mask, const std
 FileTensor output_tensor(const HostTensor& o, Layout layout, bool with_batch) {
   Problem p;
   p.batch = o.layout.batch, p.heads_q = o.layout.heads, p.seqlen_q = o.layout.rows;
-  return {o.dtype, axes(p, layout, with_batch, o.layout.columns), o.data};
+  return {o.dtype, axes(p, layout, with_batch, o.layout.columns), {o.data.begin(), o.data.end()}};
 }
 
 FileTensor lse_tensor(const std::vector<float>& lse, const Problem& problem, bool with_batch) {

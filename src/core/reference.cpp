@@ -368,6 +368,10 @@ void limit_by_heads(const Problem& problem, const RowSample& rows, Reference& re
   limit_heads(problem, reference);
 }
 
+// Those by which a sequence with more of all keys would keep other cores waiting have all of them; the others have one
+// core each.
+constexpr std::int64_t kShareOfOneCore = 2;
+
 // Each sequence by itself, and its rows put where they belong.
 Reference of_sequences(const Problem& problem, const std::vector<SequenceLengths>& sequences,
                        const AttentionInputs& inputs, const RowSample& rows, bool ideal_only, int threads) {
@@ -376,12 +380,25 @@ Reference of_sequences(const Problem& problem, const std::vector<SequenceLengths
   Reference all;
   for (const SequenceRows& each : by_sequence) all.rows += static_cast<std::int64_t>(each.out.size());
   const auto count = static_cast<std::size_t>(all.rows);
-  for (std::size_t s = 0; s < sequences.size(); ++s) {
-    const auto& [sample, out] = by_sequence[s];
-    if (out.empty()) continue;
+  std::vector<Reference> parts(sequences.size());
+  const auto run = [&](std::size_t s, int with_threads) {
+    if (by_sequence[s].out.empty()) return;
     const Problem one = problem.of_sequence(sequences[s]);
     const AttentionInputs own = inputs_of_sequence(problem, inputs, boundaries, static_cast<std::int64_t>(s));
-    const Reference part = ReferenceRun(one, own, make_tasks(one, sample), ideal_only).run(threads);
+    parts[s] = ReferenceRun(one, own, make_tasks(one, by_sequence[s].sample), ideal_only).run(with_threads);
+  };
+  std::vector<std::size_t> small;
+  const std::int64_t cores = threads > 0 ? threads : hardware_threads();
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    if (sequences[s].kv * cores * kShareOfOneCore > boundaries.kv.back()) run(s, threads);
+    else small.push_back(s);
+  }
+  parallel_for(static_cast<std::int64_t>(small.size()), threads,
+               [&](std::int64_t i) { run(small[static_cast<std::size_t>(i)], 1); });
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    const std::vector<std::int64_t>& out = by_sequence[s].out;
+    if (out.empty()) continue;
+    const Reference& part = parts[s];
     scatter(part.o, out, problem.head_dim_v, all.o, count);
     scatter(part.lse, out, 1, all.lse, count);
     scatter(part.ideal_o, out, problem.head_dim_v, all.ideal_o, count);

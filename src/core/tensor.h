@@ -3,9 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "core/dtype.h"
+#include "core/host_bytes.h"
 
 namespace flashcore {
 
@@ -26,10 +26,10 @@ struct TensorLayout {
 struct HostTensor {
   DType dtype = DType::kF32;
   TensorLayout layout;
-  std::vector<std::byte> data;
+  HostBytes data;
 
   HostTensor() = default;
-  HostTensor(DType element, const TensorLayout& where);
+  HostTensor(DType element, const TensorLayout& where);  // of zeros
   float at(std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t column) const {
     return load_element(dtype, data.data(), layout.offset(b, h, row) + column);
   }

@@ -6,6 +6,7 @@
 #include "core/boundaries.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/parallel.h"
 
 namespace flashcore {
 namespace {
@@ -15,15 +16,15 @@ using nlohmann::json;
 constexpr std::uint64_t kMaxFile = std::uint64_t{1} << 36;
 
 // Of a tensor however it lies, in C order.
-std::string dense_bytes(const HostTensor& tensor) {
+HostBytes dense_bytes(const HostTensor& tensor) {
   const TensorLayout& l = tensor.layout;
-  const std::size_t row_bytes = tensor.row_bytes();
-  std::string bytes(static_cast<std::size_t>(bytes_of(tensor.dtype, l.elements())), '\0');
-  char* to = bytes.data();
-  for (std::int64_t b = 0; b < l.batch; ++b)
-    for (std::int64_t h = 0; h < l.heads; ++h)
-      for (std::int64_t row = 0; row < l.rows; ++row, to += row_bytes)
-        std::memcpy(to, tensor.address(l.offset(b, h, row)), row_bytes);
+  const std::size_t row_bytes = tensor.row_bytes(), head_bytes = static_cast<std::size_t>(l.rows) * row_bytes;
+  HostBytes bytes(static_cast<std::size_t>(bytes_of(tensor.dtype, l.elements())));
+  parallel_for(l.batch * l.heads, 0, [&](std::int64_t head) {
+    std::byte* to = bytes.data() + static_cast<std::size_t>(head) * head_bytes;
+    for (std::int64_t row = 0; row < l.rows && row_bytes > 0; ++row, to += row_bytes)
+      std::memcpy(to, tensor.address(l.offset(head / l.heads, head % l.heads, row)), row_bytes);
+  });
   return bytes;
 }
 
@@ -41,7 +42,9 @@ json write_bytes(const std::filesystem::path& file, std::string_view bytes, std:
 
 json write_tensor(const std::filesystem::path& file, const HostTensor& tensor) {
   const TensorLayout& l = tensor.layout;
-  return write_bytes(file, dense_bytes(tensor), to_string(tensor.dtype), {l.batch, l.heads, l.rows, l.columns});
+  const HostBytes bytes = dense_bytes(tensor);
+  return write_bytes(file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, to_string(tensor.dtype),
+                     {l.batch, l.heads, l.rows, l.columns});
 }
 
 json write_ints(const std::filesystem::path& file, const std::vector<std::int32_t>& values,

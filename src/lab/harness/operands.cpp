@@ -413,9 +413,9 @@ std::optional<std::string> Operands::broken_red_zone() const {
 std::optional<std::string> Operands::changed_input(const AttentionInputs& uploaded) const {
   if (input_bytes(problem_) > kInputCheckLimit) return std::nullopt;
   const auto changed = [&](const Buffer& buffer, const HostTensor& expected) {
-    std::vector<std::byte> now(expected.data.size());
+    HostBytes now(expected.data.size());
     if (!now.empty()) device_->download(now.data(), at(buffer), now.size());
-    return now != expected.data;
+    return !(now == expected.data);
   };
   if (changed(*q_, uploaded.q)) return "q";
   if (changed(*k_, uploaded.k)) return "k";

@@ -87,7 +87,7 @@ void narrow(ElementTensor& tensor) {
 
 std::size_t bytes_of(const Oracle& oracle) {
   std::size_t bytes = bytes_of(oracle.inputs) + bytes_of(oracle.reference) + bytes_of(oracle.rows.rows);
-  if (oracle.every_row) bytes += bytes_of(oracle.every_row->o.data) + bytes_of(oracle.every_row->lse);
+  if (oracle.every_row) bytes += oracle.every_row->o.data.size() + bytes_of(oracle.every_row->lse);
   for (const std::vector<ShorterSequences>* sets : {&oracle.shorter, &oracle.used})
     for (const ShorterSequences& set : *sets)
       bytes += bytes_of(set.block_table) + bytes_of(set.sequences) + bytes_of(set.rows.rows) + bytes_of(set.reference);
