@@ -109,6 +109,8 @@ def pytest_collection_modifyitems(config, items):
     """What the file parametrises by itself is drawn here; then this process's share is kept."""
     by_test = {}
     for item in items:
+        if item.path.name in rules.EDITS and not getattr(item.module, "is_edited", False):
+            raise pytest.UsageError(f"{item.path} was imported as {item.module.__name__}, without the changes of EDITS of rules.py")
         by_test.setdefault(rules.group_of(item), []).append(item)
     kept = []
     for test, of_test in sorted(by_test.items()):
@@ -136,20 +138,32 @@ def pytest_pycollect_makemodule(module_path, parent):
     return (yield)
 
 
+def _module_name(path):
+    """As pytest imports it: from the folder above the outermost package that it is in."""
+    parts = [path.stem]
+    for folder in path.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        parts.insert(0, folder.name)
+    return ".".join(parts)
+
+
 def _load_edited(path):
     """The file as a module, its inner loops without the values of rules.EDITS. Each text is there as often as the rule says, or it is told."""
     edits = rules.EDITS.get(path.name)
-    if edits is None or path.stem in sys.modules:
+    name = _module_name(path)
+    if edits is None or name in sys.modules:
         return
     text = path.read_text()
     for old, new, times in edits:
         if text.count(old) != times:
             raise pytest.UsageError(f"{path} has {text.count(old)} times, not {times}: {old}; the file is of another version: change EDITS of rules.py")
         text = text.replace(old, new)
-    spec = importlib.util.spec_from_loader(path.stem, None, origin=str(path))
+    spec = importlib.util.spec_from_loader(name, None, origin=str(path))
     module = importlib.util.module_from_spec(spec)
     module.__file__ = str(path)
-    sys.modules[path.stem] = module
+    module.is_edited = True
+    sys.modules[name] = module
     exec(compile(text, str(path), "exec"), module.__dict__)
 
 
