@@ -20,21 +20,26 @@ namespace flashcore {
 // Below this many elements starting a thread costs more than the work.
 inline constexpr std::int64_t kFewElements = 1 << 14;
 
+// Calls body(index) for each of `count` places, on all cores where they are many.
+template <class Body>
+void for_each_index(std::int64_t count, const Body& body) {
+  constexpr std::int64_t kPiece = 1 << 16;
+  parallel_for((count + kPiece - 1) / kPiece, count < kFewElements ? 1 : 0, [&](std::int64_t piece) {
+    const std::int64_t end = std::min(count, (piece + 1) * kPiece);
+    for (std::int64_t i = piece * kPiece; i < end; ++i) body(i);
+  });
+}
+
 template <class Value>
 HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
   HostTensor tensor(dtype, layout);
   if (layout.elements() == 0) return tensor;
   const std::int64_t span = layout.span();
   const int threads = span < kFewElements ? 1 : 0;
-  if (span != layout.elements()) {
-    constexpr std::int64_t kPiece = 1 << 16;
-    parallel_for((span + kPiece - 1) / kPiece, threads, [&](std::int64_t piece) {
-      const std::int64_t end = std::min(span, (piece + 1) * kPiece);
-      for (std::int64_t i = piece * kPiece; i < end; ++i) {
-        store_element(dtype, tensor.data.data(), i, std::numeric_limits<float>::quiet_NaN());
-      }
+  if (span != layout.elements())
+    for_each_index(span, [&](std::int64_t i) {
+      store_element(dtype, tensor.data.data(), i, std::numeric_limits<float>::quiet_NaN());
     });
-  }
   constexpr std::int64_t kRows = 32;
   const std::int64_t blocks = (layout.rows + kRows - 1) / kRows;
   parallel_for(layout.batch * layout.heads * blocks, threads, [&](std::int64_t job) {
@@ -168,8 +173,9 @@ HostTensor draw(const Problem& problem, Scaling scaling, DType dtype, const Tens
     return factors[static_cast<std::size_t>(at)];
   };
   HostTensor tensor(dtype, layout);
-  for (std::size_t i = 0; i < tensor.data.size(); ++i)  // which stays between the rows
-    tensor.data[i] = nan_code(dtype, static_cast<std::int64_t>(i));
+  if (layout.span() != layout.elements())  // which stays between the rows
+    for_each_index(static_cast<std::int64_t>(tensor.data.size()),
+                   [&](std::int64_t i) { tensor.data[static_cast<std::size_t>(i)] = nan_code(dtype, i); });
   for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
     const float factor = factor_of(batch, head, row);
     const std::int64_t first = layout.offset(batch, head, row);
