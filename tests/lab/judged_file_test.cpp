@@ -93,7 +93,7 @@ TEST(JudgedFile, ADigestIsOfTheWholeText) {
 }
 
 TEST(JudgedFile, AnInterruptedRunIsIncomplete) {
-  for (const char* file : {"h100/planted.json", "h100/needles.json", "h100/planted_slow.json"}) {
+  for (const char* file : {"h100/planted.json", "h200/needles.json", "h100/planted_slow.json"}) {
     json document = read(file);
     document["interrupted"] = true;
     const Verification v = judge(document);
@@ -126,15 +126,15 @@ TEST(JudgedFile, PlantedFaults) {
 TEST(JudgedFile, Needles) {
   const auto first = [](json& d) -> json& { return d["results"][0]["candidates"][0]; };
   expect_wrong({
-      {"h100/needles.json", [&](json& d) { first(d)["needles"]["found"] = 100; }, "by weight"},
-      {"h100/needles.json", [&](json& d) { first(d)["lost"] = 3; }, "by its counts"},
-      {"h100/needles.json", [&](json& d) { first(d)["drift"]["o_rms"] = 0.5; },
+      {"h200/needles.json", [&](json& d) { first(d)["needles"]["found"] = 100; }, "by weight"},
+      {"h200/needles.json", [&](json& d) { first(d)["lost"] = 3; }, "by its counts"},
+      {"h200/needles.json", [&](json& d) { first(d)["drift"]["o_rms"] = 0.5; },
        "drifts beyond its limit, and says otherwise"},
-      {"h100/needles.json", [&](json& d) { first(d)["verdict"] = "loses 9 needles"; }, "its figures give 'passes'"},
-      {"h100/needles.json", [](json& d) { d["results"].push_back(d["results"][0]); }, "is in it twice"},
-      {"h100/needles.json", [](json& d) { d["results"][1]["problem"] = "b1_h1_s8_d8_e4m3"; }, "its problem is"},
-      {"h100/needles.json", [](json& d) { d["allowed_loss"] = 0.5; }, "allows a loss"},
-      {"h100/needles.json", [](json& d) { d["results"][0]["candidates"] = json::array(); }, "no candidate"},
+      {"h200/needles.json", [&](json& d) { first(d)["verdict"] = "loses 9 needles"; }, "its figures give 'passes'"},
+      {"h200/needles.json", [](json& d) { d["results"].push_back(d["results"][0]); }, "is in it twice"},
+      {"h200/needles.json", [](json& d) { d["results"][1]["problem"] = "b1_h1_s8_d8_e4m3"; }, "its problem is"},
+      {"h200/needles.json", [](json& d) { d["allowed_loss"] = 0.5; }, "allows a loss"},
+      {"h200/needles.json", [](json& d) { d["results"][0]["candidates"] = json::array(); }, "no candidate"},
   });
 }
 
@@ -150,7 +150,7 @@ TEST(JudgedFile, AConditionThatIsKnownNoMoreIsNamed) {
 
 // Of the present source it is known which candidates there are.
 TEST(JudgedFile, ACandidateThatIsTakenOutOfNeedlesIsMissed) {
-  json document = read("h100/needles.json");
+  json document = read("h200/needles.json");
   const auto device = document["device"].get<DeviceInfo>();
   NeedleRun run;
   run.problem = {needle_problem(131072, 64, DType::kE4M3), Layout::kBhsd};

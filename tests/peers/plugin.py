@@ -138,20 +138,10 @@ def pytest_pycollect_makemodule(module_path, parent):
     return (yield)
 
 
-def _module_name(path):
-    """As pytest imports it: from the folder above the outermost package that it is in."""
-    parts = [path.stem]
-    for folder in path.parents:
-        if not (folder / "__init__.py").is_file():
-            break
-        parts.insert(0, folder.name)
-    return ".".join(parts)
-
-
 def _load_edited(path):
     """The file as a module, its inner loops without the values of rules.EDITS. Each text is there as often as the rule says, or it is told."""
     edits = rules.EDITS.get(path.name)
-    name = _module_name(path)
+    name = rules.module_name(path)
     if edits is None or name in sys.modules:
         return
     text = path.read_text()

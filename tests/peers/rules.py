@@ -7,6 +7,18 @@ import re
 _CHUNKS = "[torch.randint(1, seqlen_k * 2, (1,)).item(), 0]"
 EDITS = {"test_flash_attn.py": [(_CHUNKS, "[0]  # flashcore has no attention_chunk", 3)]}
 
+
+def module_name(path):
+    """As pytest imports a test file: from the folder above the outermost package that it is in."""
+    parts = [path.stem]
+    for folder in path.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        parts.insert(0, folder.name)
+    return ".".join(parts)
+
+
+
 NO_QV = "qv: a second query that reads V"
 NO_LEFTPAD = "cache_leftpad: left padding"
 NO_BYTE_ROTARY = "rotary embedding of 8-bit rows"

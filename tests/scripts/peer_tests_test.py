@@ -45,6 +45,17 @@ class PeerTests(unittest.TestCase):
         for words in ("--checkouts", "--sample", "Exit codes"):
             self.assertIn(words, text)
 
+    def test_a_file_is_named_as_pytest_imports_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            inner = pathlib.Path(folder) / "outer" / "inner"
+            inner.mkdir(parents=True)
+            name = load_rules().module_name
+            self.assertEqual(name(inner / "test_it.py"), "test_it")
+            (inner / "__init__.py").touch()
+            self.assertEqual(name(inner / "test_it.py"), "inner.test_it")
+            (inner.parent / "__init__.py").touch()
+            self.assertEqual(name(inner / "test_it.py"), "outer.inner.test_it")
+
     def test_rules(self):
         rules, gpu, cpu = load_rules(), {"device": "cuda"}, {"device": "cpu"}
         for test, values, settings, reason in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from .call import Call, TwoBufferCall
@@ -10,7 +11,6 @@ from .problem import Problem, Refused
 
 WORKSPACE_BYTES = 512 << 20  # of ragged batches and paged caches
 PLANNED = "its plan of the lengths is made on the host before, and not timed"
-PREFILL = "decodes by its prefill wrapper, since sequences without a row are no batch to its decoding"
 
 
 def flashinfer_call(p: Problem) -> Call:
@@ -73,11 +73,15 @@ def _ragged_call(p: Problem) -> Call:
         raise Refused("its paged caches have one head dim")
     cache = tuple(x.transpose(1, 2).contiguous() for x in (p.k, p.v))
     pages, lengths = p.block_table.tolist(), p.seqused_kv.tolist()
+    if p.rows == 1:  # its decoding wants a row of each sequence, so those without one are left out
+        ends_q = p.cu_seqlens_q.tolist()
+        with_row = [s for s in range(p.batch) if ends_q[s + 1] > ends_q[s]]
+        pages, lengths = [pages[s] for s in with_row], [lengths[s] for s in with_row]
     counts = [(length + p.page_size - 1) // p.page_size for length in lengths]
-    starts = [sum(counts[:s]) for s in range(p.batch + 1)]
+    starts = [0, *itertools.accumulate(counts)]
     indptr, last = _int32s(p, starts), _int32s(p, [(length - 1) % p.page_size + 1 if length else 0 for length in lengths])
     indices = _int32s(p, [page for row, count in zip(pages, counts) for page in row[:count]])
-    if p.rows == 1 and p.total_q == p.batch:
+    if p.rows == 1:
         decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
         decode.plan(indptr, indices, last, p.heads, p.heads_kv, p.dim, p.page_size, window_left=window, sm_scale=p.scale, q_data_type=p.dtype,
                     kv_data_type=p.kv_dtype)  # fmt: skip
@@ -86,8 +90,7 @@ def _ragged_call(p: Problem) -> Call:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
         wrapper.plan(p.cu_seqlens_q, indptr, indices, last, p.heads, p.heads_kv, p.dim, p.page_size, causal=p.right == 0, window_left=window,
                      sm_scale=p.scale, q_data_type=p.dtype, kv_data_type=p.kv_dtype)  # fmt: skip
-    notes = (PLANNED, PREFILL) if p.rows == 1 and p.total_q != p.batch else (PLANNED,)
-    call = TwoBufferCall(lambda i: wrapper.run(q, cache, out=outs[i], **scales), views, notes)
+    call = TwoBufferCall(lambda i: wrapper.run(q, cache, out=outs[i], **scales), views, (PLANNED,))
     call.inputs = (q, cache[1])
     return call
 
