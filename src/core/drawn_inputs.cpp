@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "core/boundaries.h"
 #include "core/data.h"
@@ -26,7 +27,7 @@ void add_least_codes(HostTensor& keys) {
   });
 }
 
-// What q, k or v holds at a place, by `of_batch(generator, place)`: the batch's own generator, or that of the sequence
+// What q, k or v holds at a place and in the columns after it: by the batch's own generator, or that of the sequence
 // that the row is of.
 class Generators {
  public:
@@ -42,33 +43,38 @@ class Generators {
     for (std::size_t s = 0; s < problems_.size(); ++s)
       all_.emplace_back(problems_[s], pattern, seed + kSplitMixStep * 0x100 * s, problem.ragged());
   }
-  float q(const Place& at) const {
-    return of(at, boundaries_.q, [](const PatternValues& of, const Place& place) { return of.q(place); });
+  void q(const Place& first, std::span<float> out) const {
+    const Source from = of_row(first, boundaries_.q);
+    from.values->q(from.place, out);
   }
-  float k(const Place& at) const {
-    return of_key(at, [](const PatternValues& of, const Place& place) { return of.k(place); });
+  void k(const Place& first, std::span<float> out) const {
+    if (const Source from = of_key(first); from.values) from.values->k(from.place, out);
+    else std::ranges::fill(out, std::numeric_limits<float>::quiet_NaN());
   }
-  float v(const Place& at) const {
-    return of_key(at, [](const PatternValues& of, const Place& place) { return of.v(place); });
+  void v(const Place& first, std::span<float> out) const {
+    if (const Source from = of_key(first); from.values) from.values->v(from.place, out);
+    else std::ranges::fill(out, std::numeric_limits<float>::quiet_NaN());
   }
 
  private:
-  template <class Value>
-  float of_key(const Place& at, const Value& value) const {
-    if (owners_.empty()) return of(at, boundaries_.kv, value);
+  struct Source {
+    const PatternValues* values = nullptr;  // none: nobody's key
+    Place place = {};
+  };
+  Source of_key(const Place& at) const {
+    if (owners_.empty()) return of_row(at, boundaries_.kv);
     const auto [sequence, first_key] = owners_[static_cast<std::size_t>(at.batch)];
     const auto s = static_cast<std::size_t>(std::max<std::int64_t>(0, sequence));
     const std::int64_t key = first_key + at.row;
-    if (sequence < 0 || key >= problems_[s].seqlen_kv) return std::numeric_limits<float>::quiet_NaN();
-    return value(all_[s], {sequence, at.head, key, at.column});
+    if (sequence < 0 || key >= problems_[s].seqlen_kv) return {};
+    return {&all_[s], {sequence, at.head, key, at.column}};
   }
-  template <class Value>
-  float of(const Place& at, const std::vector<std::int64_t>& boundaries, const Value& value) const {
-    if (boundaries.empty()) return value(all_[0], at);
-    const std::int64_t s = sequence_of_row(boundaries, at.row);
+  Source of_row(const Place& at, const std::vector<std::int64_t>& boundaries) const {
+    if (boundaries.empty()) return {&all_[0], at};
+    const std::int64_t sequence = sequence_of_row(boundaries, at.row);
+    const auto s = static_cast<std::size_t>(sequence);
     // As batch entry s, so that heads are poisoned in turn.
-    return value(all_[static_cast<std::size_t>(s)],
-                 {s, at.head, at.row - boundaries[static_cast<std::size_t>(s)], at.column});
+    return {&all_[s], {sequence, at.head, at.row - boundaries[s], at.column}};
   }
 
   std::vector<PageOwner> owners_;
@@ -90,14 +96,17 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
   in.block_table = pages.table;
   if (problem.paged())
     for (const SequenceLengths& each : problem.sequences()) in.seqused_kv.push_back(static_cast<std::int32_t>(each.kv));
-  in.q = draw(problem, problem.q_scaling(), problem.dtype, layouts.q, problem.group_size(), rows, in.descale_q,
-              [&](const Place& at) { return generators.q(at); });
+  in.q = draw_tensor(problem, problem.q_scaling(), problem.dtype, layouts.q, problem.group_size(), rows, in.descale_q,
+                     [&](const Place& first, std::span<float> out) { generators.q(first, out); });
   const DType cache = problem.cache_dtype();
-  in.k = draw(problem, problem.k_scaling(), cache, layouts.k, 1, keys, in.descale_k,
-              [&](const Place& at) { return generators.k(at); });
-  in.v = draw(problem, problem.v_scaling(), cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) {
-    return generators.v(problem.has_transposed_v() ? Place{at.batch, at.head, at.column, at.row} : at);
-  });
+  in.k = draw_tensor(problem, problem.k_scaling(), cache, layouts.k, 1, keys, in.descale_k,
+                     [&](const Place& first, std::span<float> out) { generators.k(first, out); });
+  in.v = draw_tensor(problem, problem.v_scaling(), cache, layouts.v, 1, keys, in.descale_v,
+                     [&](const Place& first, std::span<float> out) {
+                       if (!problem.has_transposed_v()) return generators.v(first, out);
+                       std::int64_t key = first.column;
+                       for (float& value : out) generators.v({first.batch, first.head, key++, first.row}, {&value, 1});
+                     });
   for (HostTensor* each : {&in.k, &in.v}) add_least_codes(*each);
   draw_scores(problem, pattern, seed, in);
   in.tensors = make_tensors(problem, seed);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -30,8 +31,21 @@ void for_each_index(std::int64_t count, const Body& body) {
   });
 }
 
-template <class Value>
-HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
+// Calls use(first place, values of its columns) for parts of a row, whose values `draw(first place, out)` gives.
+template <class Draw, class Use>
+void for_each_part(const Place& row, std::int64_t columns, const Draw& draw, const Use& use) {
+  constexpr std::int64_t kPart = 256;
+  float values[kPart];
+  for (Place at = row; at.column < columns; at.column += kPart) {
+    const std::span<float> part(values, static_cast<std::size_t>(std::min(kPart, columns - at.column)));
+    draw(at, part);
+    use(at, std::span<const float>(part));
+  }
+}
+
+// What draw(first place, out) gives, which is the values of the columns from there on.
+template <class Draw>
+HostTensor fill(DType dtype, const TensorLayout& layout, const Draw& draw) {
   HostTensor tensor(dtype, layout);
   if (layout.elements() == 0) return tensor;
   const std::int64_t span = layout.span();
@@ -45,11 +59,10 @@ HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
   parallel_for(layout.batch * layout.heads * blocks, threads, [&](std::int64_t job) {
     const std::int64_t head = job / blocks % layout.heads, batch = job / blocks / layout.heads;
     const std::int64_t end = std::min(layout.rows, (job % blocks + 1) * kRows);
-    for (std::int64_t row = job % blocks * kRows; row < end; ++row) {
-      for (std::int64_t column = 0; column < layout.columns; ++column) {
-        tensor.set(batch, head, row, column, value(Place{batch, head, row, column}));
-      }
-    }
+    for (std::int64_t row = job % blocks * kRows; row < end; ++row)
+      for_each_part({batch, head, row, 0}, layout.columns, draw, [&](const Place& at, std::span<const float> values) {
+        store_elements(dtype, tensor.data.data(), layout.offset(batch, head, row) + at.column, values);
+      });
   });
   return tensor;
 }
@@ -102,14 +115,14 @@ void for_each_row(const TensorLayout& layout, const Body& body) {
   });
 }
 
-template <class Value>
+template <class Draw>
 float largest_of_row(const TensorLayout& layout, std::int64_t batch, std::int64_t head, std::int64_t row,
-                     const Value& value) {
+                     const Draw& draw) {
   float largest = 0;
-  for (std::int64_t column = 0; column < layout.columns; ++column) {
-    const float magnitude = std::abs(value(Place{batch, head, row, column}));
-    if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
-  }
+  for_each_part({batch, head, row, 0}, layout.columns, draw, [&](const Place&, std::span<const float> values) {
+    for (const float value : values)
+      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  });
   return largest;
 }
 
@@ -117,14 +130,16 @@ float largest_of_row(const TensorLayout& layout, std::int64_t batch, std::int64_
 inline constexpr float kLeastMagnitude = 0x1p-20f;
 
 // Of each row its own. Rows of nobody's pages have NaN: what the pool of an engine holds there may be anything.
-template <class Value>
-std::vector<float> factors_of_rows(DType dtype, const TensorLayout& layout, const Value& value) {
+template <class Draw>
+std::vector<float> factors_of_rows(DType dtype, const TensorLayout& layout, const Draw& draw) {
   std::vector<float> factors(static_cast<std::size_t>(layout.batch * layout.heads * layout.rows));
   const auto largest = static_cast<float>(precision_of(dtype).largest);
   for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
     float& factor = factors[static_cast<std::size_t>((batch * layout.heads + head) * layout.rows + row)];
-    const float magnitude = largest_of_row(layout, batch, head, row, value);
-    const bool is_nobodys = magnitude == 0 && layout.columns > 0 && std::isnan(value(Place{batch, head, row, 0}));
+    const float magnitude = largest_of_row(layout, batch, head, row, draw);
+    float first = 0;
+    if (magnitude == 0 && layout.columns > 0) draw(Place{batch, head, row, 0}, std::span(&first, 1));
+    const bool is_nobodys = std::isnan(first);
     factor =
         is_nobodys ? std::numeric_limits<float>::quiet_NaN() : (magnitude > 0 ? magnitude : kLeastMagnitude) / largest;
   });
@@ -133,9 +148,9 @@ std::vector<float> factors_of_rows(DType dtype, const TensorLayout& layout, cons
 
 // The factors that make the largest finite magnitude of each group of heads the largest number of the type. `group`:
 // heads that share one with Scaling::kHead.
-template <class Value>
+template <class Draw>
 std::vector<float> factors_of(const Problem& problem, Scaling scaling, DType dtype, const TensorLayout& layout,
-                              std::int64_t group, const BatchOf& batch_of, const Value& value) {
+                              std::int64_t group, const BatchOf& batch_of, const Draw& draw) {
   if (scaling == Scaling::kNone) return {};
   std::vector<float> factors(
       static_cast<std::size_t>(scaling == Scaling::kTensor ? 1 : problem.batch * problem.heads_kv), 0.0f);
@@ -143,7 +158,7 @@ std::vector<float> factors_of(const Problem& problem, Scaling scaling, DType dty
   for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
     // Pages of one sequence are rows of several entries.
     raise_to(heads[static_cast<std::size_t>(batch_of(batch, row) * layout.heads + head)],
-             largest_of_row(layout, batch, head, row, value));
+             largest_of_row(layout, batch, head, row, draw));
   });
   for (std::size_t head = 0; head < heads.size(); ++head) {
     float& factor = factors[scaling == Scaling::kTensor ? 0 : head / static_cast<std::size_t>(group)];
@@ -154,14 +169,14 @@ std::vector<float> factors_of(const Problem& problem, Scaling scaling, DType dty
   return factors;
 }
 
-// `value` of every place as `dtype`, and the factors where that has 8 bits or 4. Values are drawn twice then: a cache
-// of a gigabyte took longer to keep in fp32 than to draw again.
-template <class Value>
-HostTensor draw(const Problem& problem, Scaling scaling, DType dtype, const TensorLayout& layout, std::int64_t group,
-                const BatchOf& batch_of, std::vector<float>& factors, const Value& value) {
-  if (bits_of(dtype) > 8) return fill(dtype, layout, value);
-  factors = scaling == Scaling::kToken ? factors_of_rows(dtype, layout, value)
-                                       : factors_of(problem, scaling, dtype, layout, group, batch_of, value);
+// What `draw` gives of every row as `dtype`, and the factors where that has 8 bits or 4. Values are drawn twice then: a
+// cache of a gigabyte took longer to keep in fp32 than to draw again.
+template <class Draw>
+HostTensor draw_tensor(const Problem& problem, Scaling scaling, DType dtype, const TensorLayout& layout,
+                       std::int64_t group, const BatchOf& batch_of, std::vector<float>& factors, const Draw& draw) {
+  if (bits_of(dtype) > 8) return fill(dtype, layout, draw);
+  factors = scaling == Scaling::kToken ? factors_of_rows(dtype, layout, draw)
+                                       : factors_of(problem, scaling, dtype, layout, group, batch_of, draw);
   const auto factor_of = [&](std::int64_t batch, std::int64_t head, std::int64_t row) -> float {
     std::int64_t at = 0;
     switch (scaling) {
@@ -179,8 +194,10 @@ HostTensor draw(const Problem& problem, Scaling scaling, DType dtype, const Tens
   for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
     const float factor = factor_of(batch, head, row);
     const std::int64_t first = layout.offset(batch, head, row);
-    for (std::int64_t column = 0; column < layout.columns; ++column)
-      store_quantised(tensor, first + column, value(Place{batch, head, row, column}) / factor);
+    for_each_part({batch, head, row, 0}, layout.columns, draw, [&](const Place& at, std::span<const float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i)
+        store_quantised(tensor, first + at.column + static_cast<std::int64_t>(i), values[i] / factor);
+    });
   });
   return tensor;
 }

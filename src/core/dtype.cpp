@@ -228,4 +228,14 @@ void store_element(DType dtype, void* data, std::int64_t index, float value) {
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }
 
+void store_elements(DType dtype, void* data, std::int64_t index, std::span<const float> values) {
+  // Inlined for the types of which there are gigabytes.
+  if (dtype == DType::kF16)
+    for (const float value : values) store_bits(data, index++, float_to_half(value));
+  else if (dtype == DType::kBF16)
+    for (const float value : values) store_bits(data, index++, float_to_bfloat16(value));
+  else
+    for (const float value : values) store_element(dtype, data, index++, value);
+}
+
 }  // namespace flashcore

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace flashcore {
@@ -67,5 +68,7 @@ float round_to(DType dtype, float value);
 // saturate.
 float load_element(DType dtype, const void* data, std::int64_t index);
 void store_element(DType dtype, void* data, std::int64_t index, float value);
+// From `index` on.
+void store_elements(DType dtype, void* data, std::int64_t index, std::span<const float> values);
 
 }  // namespace flashcore

@@ -2,6 +2,7 @@
 // Random numbers by their place, for data that is the same on every machine.
 
 #include <cstdint>
+#include <span>
 
 #include "core/random.h"
 
@@ -22,6 +23,8 @@ class IndexedRandom {
     return static_cast<std::int64_t>(bits(index) % static_cast<std::uint64_t>(limit));
   }
   double normal(std::int64_t index) const;  // N(0, 1)
+  // The same of `first` and those after it, several at a time.
+  void normals(std::int64_t first, std::span<double> out) const;
 
  private:
   std::uint64_t key_;

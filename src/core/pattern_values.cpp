@@ -63,16 +63,48 @@ PatternValues::PatternValues(const Problem& problem, Pattern pattern, std::uint6
   if (pattern == Pattern::kConstant) by_k_ = by_v_ = 0x1p8, by_q_ = 0x1p-8;
 }
 
-float PatternValues::q(const Place& at) const {
-  return static_cast<float>(q_value(at) * by_q_ * token_factor_of_q(at));
+namespace {
+
+// body(place, its normal number) of `out.size()` columns from `first` on, whose first number has the index `index`.
+template <class Body>
+void for_each_column(const IndexedRandom& random, std::int64_t index, const Place& first, std::span<float> out,
+                     const Body& body) {
+  constexpr std::size_t kAtOnce = 256;
+  double plain[kAtOnce];
+  Place at = first;
+  for (std::size_t done = 0; done < out.size(); done += kAtOnce) {
+    const std::size_t count = std::min(kAtOnce, out.size() - done);
+    random.normals(index + static_cast<std::int64_t>(done), {plain, count});
+    for (std::size_t i = 0; i < count; ++i, ++at.column) out[done + i] = body(at, plain[i]);
+  }
 }
 
-float PatternValues::k(const Place& at) const {
-  return static_cast<float>(k_scaled(at) * by_k_ * token_factor_of_k(at));
+}  // namespace
+
+void PatternValues::q(const Place& first, std::span<float> out) const {
+  const double factor = token_factor_of_q(first);
+  for_each_column(
+      q_, index_of(first, p_.heads_q, p_.seqlen_q, p_.head_dim), first, out,
+      [&](const Place& at, double plain) { return static_cast<float>(q_value(at, plain) * by_q_ * factor); });
 }
 
-float PatternValues::v(const Place& at) const {
-  return static_cast<float>(v_value(at) * by_v_ * token_factor_of_v(at) * head_factor(at));
+void PatternValues::k(const Place& first, std::span<float> out) const {
+  const double factor = token_factor_of_k(first);
+  for_each_column(
+      k_, index_of(place_of_normal(first), p_.heads_kv, p_.seqlen_kv, p_.head_dim), first, out,
+      [&](const Place& at, double plain) { return static_cast<float>(k_scaled(at, plain) * by_k_ * factor); });
+}
+
+void PatternValues::v(const Place& first, std::span<float> out) const {
+  const double factor = token_factor_of_v(first), of_head = head_factor(first);
+  for_each_column(
+      v_, index_of(place_of_normal(first), p_.heads_kv, p_.seqlen_kv, p_.head_dim_v), first, out,
+      [&](const Place& at, double plain) { return static_cast<float>(v_value(at, plain) * by_v_ * factor * of_head); });
+}
+
+// Of k and v: with kConstant all rows have the numbers of the first.
+Place PatternValues::place_of_normal(const Place& at) const {
+  return pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
 }
 
 // Numbers that fp16 does not have.
@@ -132,9 +164,8 @@ bool is_zero(Pattern pattern, const Place& at, std::int64_t every) {
 
 }  // namespace
 
-float PatternValues::q_value(const Place& at) const {
+float PatternValues::q_value(const Place& at, double plain) const {
   if (is_zero(pattern_, at, kZerosOfQ)) return 0;
-  const double plain = q_.normal(index_of(at, p_.heads_q, p_.seqlen_q, p_.head_dim));
   switch (pattern_) {
     case Pattern::kPeaked:
     case Pattern::kLongTail: {
@@ -163,17 +194,14 @@ float PatternValues::q_value(const Place& at) const {
   throw_internal("no such data pattern: {}", static_cast<int>(pattern_));
 }
 
-float PatternValues::k_scaled(const Place& at) const {
+float PatternValues::k_scaled(const Place& at, double plain) const {
   if (is_zero(pattern_, at, kZerosOfK)) return 0;
-  const double plain = k_value(at);
   if (pattern_ == Pattern::kLargeLogits || pattern_ == Pattern::kExtreme) return static_cast<float>(large_ * plain);
   if (pattern_ == Pattern::kNonFinite) return poison_k(at, static_cast<float>(plain));
   return static_cast<float>(plain);
 }
 
-float PatternValues::v_value(const Place& at) const {
-  const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
-  const double plain = v_.normal(index_of(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim_v));
+float PatternValues::v_value(const Place& at, double plain) const {
   // With a mean, o is no smaller than v, however many keys there are.
   if (pattern_ == Pattern::kLongTail || pattern_ == Pattern::kUnequal)
     return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
@@ -191,8 +219,7 @@ double PatternValues::tail_peak(std::int64_t keys) const {
 }
 
 double PatternValues::k_value(const Place& at) const {
-  const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
-  return k_.normal(index_of(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim));
+  return k_.normal(index_of(place_of_normal(at), p_.heads_kv, p_.seqlen_kv, p_.head_dim));
 }
 
 // Of the columns of the query head's first key: of many about as many as there are.

@@ -2,6 +2,7 @@
 // What q, k and v hold at each place, by a pattern.
 
 #include <cstdint>
+#include <span>
 
 #include "core/data.h"
 #include "core/indexed_random.h"
@@ -17,9 +18,10 @@ class PatternValues {
  public:
   // Refers to the problem. `is_sequence`: it is of one sequence of a ragged batch.
   PatternValues(const Problem& problem, Pattern pattern, std::uint64_t seed, bool is_sequence);
-  float q(const Place& at) const;
-  float k(const Place& at) const;
-  float v(const Place& at) const;
+  // Of `first` and the columns after it.
+  void q(const Place& first, std::span<float> out) const;
+  void k(const Place& first, std::span<float> out) const;
+  void v(const Place& first, std::span<float> out) const;
 
  private:
   bool has_wide_o() const;
@@ -27,10 +29,11 @@ class PatternValues {
   double token_factor_of_q(const Place& at) const;
   double token_factor_of_k(const Place& at) const;
   double token_factor_of_v(const Place& at) const;
-  float q_value(const Place& at) const;
-  float k_scaled(const Place& at) const;
-  float v_value(const Place& at) const;
+  float q_value(const Place& at, double plain) const;
+  float k_scaled(const Place& at, double plain) const;
+  float v_value(const Place& at, double plain) const;
   double tail_peak(std::int64_t keys) const;
+  Place place_of_normal(const Place& at) const;
   double k_value(const Place& at) const;
   double squares_of_k(const Place& at) const;
   bool is_outlier(const Place& at) const;

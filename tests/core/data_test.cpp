@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/indexed_random.h"
 #include "core/reference.h"
 
 namespace flashcore {
@@ -43,6 +44,20 @@ TEST(DataTest, BitsAreFixedForever) {
   EXPECT_EQ(hash_of(in.q), "e80864a4934d887eb9d556d1c807103e");
   EXPECT_EQ(hash_of(in.k), "e479ff877cc32b1537e57b9676836a04");
   EXPECT_EQ(hash_of(in.v), "cfdd06a67558fbd24d585ebb2170397e");
+}
+
+// Several at a time, by vectors where the machine has them, and from one to the next group of them.
+TEST(DataTest, NumbersInARowAreThoseOneByOne) {
+  const IndexedRandom random(7, DataStream::kK);
+  for (const std::int64_t first : {std::int64_t{0}, std::int64_t{3}, std::int64_t{1} << 40}) {
+    for (const std::size_t count :
+         {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{64}, std::size_t{5003}}) {
+      std::vector<double> row(count);
+      random.normals(first, row);
+      for (std::size_t i = 0; i < count; ++i)
+        ASSERT_EQ(row[i], random.normal(first + static_cast<std::int64_t>(i))) << first << " " << i;
+    }
+  }
 }
 
 TEST(DataTest, LayoutDoesNotChangeValuesAndGapsAreNan) {

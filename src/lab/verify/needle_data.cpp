@@ -84,8 +84,11 @@ double needle_score(const AttentionInputs& in, const Needle& needle, std::int64_
 
 HostTensor quantise(const Problem& problem, Scaling scaling, const HostTensor& from, const TensorLayout& layout,
                     std::vector<float>& factors) {
-  return draw(problem, scaling, problem.dtype, layout, problem.group_size(), BatchOf(problem, {}), factors,
-              [&](const Place& at) { return from.at(at.batch, at.head, at.row, at.column); });
+  return draw_tensor(problem, scaling, problem.dtype, layout, problem.group_size(), BatchOf(problem, {}), factors,
+                     [&](const Place& first, std::span<float> out) {
+                       std::int64_t column = first.column;
+                       for (float& value : out) value = from.at(first.batch, first.head, first.row, column++);
+                     });
 }
 
 void plant(NeedleData& data, std::uint64_t seed) {
