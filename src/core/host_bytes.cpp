@@ -28,6 +28,11 @@ void for_each_piece(std::size_t bytes, const Body& body) {
   });
 }
 
+void copy_pieces(std::span<const std::byte> from, std::byte* to) {
+  for_each_piece(from.size(),
+                 [&](std::size_t first, std::size_t count) { std::memcpy(to + first, from.data() + first, count); });
+}
+
 std::byte* allocate(std::size_t bytes) {
   const bool large = bytes >= kLarge;
   // aligned_alloc wants a multiple of the alignment.
@@ -43,6 +48,13 @@ std::byte* allocate(std::size_t bytes) {
 void HostBytes::Free::operator()(std::byte* memory) const { std::free(memory); }
 
 HostBytes::HostBytes(std::size_t size) : memory_(allocate(size)), size_(size) {}
+
+HostBytes& HostBytes::operator=(const HostBytes& other) {
+  if (this == &other) return *this;
+  if (size_ != other.size_) return *this = copy_of(other);
+  copy_pieces(other, data());
+  return *this;
+}
 
 HostBytes::HostBytes(HostBytes&& other) noexcept
     : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
@@ -61,9 +73,7 @@ HostBytes HostBytes::zeros(std::size_t size) {
 
 HostBytes HostBytes::copy_of(std::span<const std::byte> from) {
   HostBytes bytes(from.size());
-  for_each_piece(from.size(), [&](std::size_t first, std::size_t count) {
-    std::memcpy(bytes.data() + first, from.data() + first, count);
-  });
+  copy_pieces(from, bytes.data());
   return bytes;
 }
 

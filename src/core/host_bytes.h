@@ -17,10 +17,7 @@ class HostBytes {
   static HostBytes copy_of(std::span<const std::byte> from);
 
   HostBytes(const HostBytes& other) : HostBytes(copy_of(other)) {}
-  HostBytes& operator=(const HostBytes& other) {
-    if (this != &other) *this = copy_of(other);
-    return *this;
-  }
+  HostBytes& operator=(const HostBytes& other);  // in place where the sizes are equal
   HostBytes(HostBytes&& other) noexcept;
   HostBytes& operator=(HostBytes&& other) noexcept;
   ~HostBytes() = default;
