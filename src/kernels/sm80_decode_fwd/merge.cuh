@@ -6,8 +6,8 @@
 #include "kernels/ptx/atomic.cuh"
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/sm80_decode_fwd/deal.cuh"
+#include "kernels/sm80_decode_fwd/merge_row.cuh"
 #include "kernels/tile/element_fp8.cuh"
-#include "kernels/tile/merge_parts.cuh"
 #include "kernels/tile/partial.cuh"
 #include "kernels/tile/score.cuh"
 
@@ -37,21 +37,26 @@ struct OverKeyWarps {
 
 // The parts of a tile, where they lie in the workspace, and which is the CTA's own.
 struct Parts {
-  int count, own;
-  int first_slot, second_slot, step;  // that of part 0, of part 1, and from there on from one to the next
+  int count;
+  int first_slot;  // of part 0
+  int own_slot;
   int counter;
 
-  FC_DEVICE int slot(int part) const { return part == 0 ? first_slot : second_slot + (part - 1) * step; }
-
-  // A CTA can begin one tile that it does not end, and end one that it has not begun: two slots. With parts of a fixed
-  // size each has its own.
+  // A CTA can begin one tile that it does not end, and end one that it has not begun: it has two slots, in this order
+  // the second and the first. So the first part of a tile lies in its CTA's second slot, and the others in first ones.
+  // With parts of a fixed size each has its own.
+  template <Config C>
+  FC_DEVICE static constexpr int slots_of_cta() {
+    return C.split_keys != 0 ? 1 : 2;
+  }
   template <Config C>
   FC_DEVICE static Parts of(const Run& run, const Shares& shares) {
     if constexpr (C.split_keys != 0) {
-      return {run.tile_units, run.unit - run.tile_unit, run.tile_unit, run.tile_unit + 1, 1, run.tile_unit};
+      return {run.tile_units, run.tile_unit, run.unit, run.tile_unit};
     } else {
       const int first = shares.cta_of(run.tile_unit), last = shares.cta_of(run.tile_unit + run.tile_units - 1);
-      return {last - first + 1, ptx::ctaid_x() - first, 2 * first + 1, 2 * first + 2, 2, first};
+      const int cta = ptx::ctaid_x();
+      return {last - first + 1, 2 * first + 1, cta == first ? 2 * first + 1 : 2 * cta, first};
     }
   }
 };
@@ -89,12 +94,18 @@ struct Finish {
 
   // --- parts ------------------------------------------------------------------------------------------------------
   // Maximum and sum of each row, then O by rows: those that exist, and no others, are what CTAs write and read.
-  FC_DEVICE float* part_address(const Parts& parts, int part) const {
-    return static_cast<float*>(params.parts) + static_cast<long long>(parts.slot(part)) * (part_bytes(C, T) / 4);
+  FC_DEVICE float* part_address(int slot) const {
+    return static_cast<float*>(params.parts) + static_cast<long long>(slot) * (part_bytes(C, T) / 4);
   }
   static constexpr int kFirstO = 2 * tile_rows(C);
+  // In words; see Parts::of.
+  struct PlaceOfParts {
+    static constexpr int kFirstO = Finish::kFirstO, kColumns = T.head_dim_v;
+    static constexpr int kStride = part_bytes(C, T) / 4 * Parts::slots_of_cta<C>();
+    static constexpr int kShift = C.split_keys != 0 ? 0 : part_bytes(C, T) / 4;
+  };
   FC_DEVICE void write_part(const Parts& parts, const tile::RowState& state, const Chunks& o) const {
-    float* to = part_address(parts, parts.own);
+    float* to = part_address(parts.own_slot);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (row(r) >= rows()) continue;
@@ -123,21 +134,25 @@ struct Finish {
     ptx::bar_sync();
     return ptx::ld_shared_u32(flag) != 0;
   }
-  // Four columns of a row for each thread.
+  // A row for each warp, four columns for each lane.
   FC_DEVICE void merge(const Parts& parts) const {
-    constexpr int kVectors = T.head_dim_v / 4;
-    // With parts of a fixed size they are added in groups of one size, too, whatever the rows of a tile.
-    constexpr int kAtOnce = C.split_keys == 0 && registers_of_thread(C) >= 200 ? 16 : 8;
-    const int count = tile::min_int(rows(), tile_rows(C)) * kVectors;
+    constexpr int kWarps = C.row_warps * C.key_warps;
+    constexpr int kAtOnce = parts_at_once(C);
+    const int rows_here = tile::min_int(rows(), tile_rows(C));
 #pragma unroll 1
-    for (int index = ptx::tid_x(); index < count; index += threads_per_block(C)) {
-      const int of_row = index / kVectors, of_column = index % kVectors * 4;
-      const tile::MergedFour merged = tile::merge_parts<kFirstO, T.head_dim_v, kAtOnce>(
-          [&](int part) { return part_address(parts, part); }, parts.count, of_row, of_column);
+    for (int of_row = C.key_warps * row_warp + key_warp; of_row < rows_here; of_row += kWarps) {
       const Place place = place_of(of_row);
-      const float scale = end_row(place, merged.maximum, merged.total, of_column == 0);
-      store_pair(place, of_column, merged.o[0] * scale, merged.o[1] * scale);
-      store_pair(place, of_column + 2, merged.o[2] * scale, merged.o[3] * scale);
+#pragma unroll 1
+      for (int first = 0; first < T.head_dim_v; first += 128) {
+        // Lanes past the last column do what the last one does, but for storing: a condition on each load would spill.
+        const int column = tile::min_int(first + 4 * lane, T.head_dim_v - 4);
+        const MergedRow merged = merge_row<PlaceOfParts, kAtOnce>(
+            part_address(parts.first_slot) - PlaceOfParts::kShift, parts.count, of_row, column, lane);
+        const float scale = end_row(place, merged.maximum, merged.total, column == 0);
+        if (column != first + 4 * lane) continue;
+        store_pair(place, column, merged.o[0] * scale, merged.o[1] * scale);
+        store_pair(place, column + 2, merged.o[2] * scale, merged.o[3] * scale);
+      }
     }
   }
 
