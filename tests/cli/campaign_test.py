@@ -108,7 +108,7 @@ class CampaignTest(CliTest):
         again = self.state()
         for before, after in zip(state["phases"], again["phases"]):
             if before["name"] in self.settled(state):
-                self.assertEqual(after, before)
+                self.assertEqual(after, before, state["phases"])
         store = os.path.join(self.out, "trials.db")
         os.rename(store, store + ".away")
         new = self.path("new.html")

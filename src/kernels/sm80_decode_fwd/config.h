@@ -124,12 +124,15 @@ constexpr int registers_of_thread(const Config& c, int of_multiprocessor = 65536
   const int share = of_multiprocessor / (threads_per_block(c) * c.ctas_per_sm) / 8 * 8;
   return share < 255 ? share : 255;
 }
-// Parts of a row whose O a lane has on its way to be merged, of four registers each. Nothing of a tile is alive then but
-// what loads of the next one need: how much that is was fitted to compilations. Of 26 two rounds merge what an SM's
-// three CTAs make of one sequence and eight key heads; of more ptxas loads the next while it adds these, and spills.
-constexpr int parts_at_once(const Config& c) {
-  const int count = (registers_of_thread(c) - (keys_first(c) ? 56 : 80)) / 4;
-  return count > 26 ? 26 : count < 4 ? 4 : count;
+// How parts of a tile merge (merge.cuh).
+constexpr int kPartsAlone = 52, kPartsOfGroup = 16;
+// Parts of a row whose O a lane has on its way to be merged, of four registers each. Nothing of a tile is alive then
+// but what loads of the next one need. Fitted to compilations: of more ptxas loads the next while it adds these, and
+// spills.
+constexpr int parts_at_once(const Config& c, const Traits& t) {
+  const int count = (registers_of_thread(c) - (keys_first(c) ? 96 : 112)) / 4;
+  const int most = t.head_dim_v > 128 || c.key_warps < 4 || has_expression(t) ? 16 : 26;
+  return count > most ? most : count < 4 ? 4 : count;
 }
 // Of eight query rows.
 constexpr int registers_of_keys_first(const Config& c, const Traits& t) {

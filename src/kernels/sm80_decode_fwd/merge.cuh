@@ -35,29 +35,45 @@ struct OverKeyWarps {
   }
 };
 
-// The parts of a tile, where they lie in the workspace, and which is the CTA's own.
+// Parts that one CTA merges, by the slots of the workspace in which they lie: part i in slot first + i · stride, and
+// part 0 `shift` behind that.
 struct Parts {
-  int count;
-  int first_slot;  // of part 0
-  int own_slot;
-  int counter;
+  int first, stride, shift, count;
+  int counter;    // of those that are there
+  bool are_tile;  // all of a tile; else a group of them, whose sum takes the slot of its first part
+
+  FC_DEVICE int first_slot() const { return first + shift; }
+};
+
+// How the parts of a tile merge. Up to kPartsAlone the last CTA to arrive merges all. Of more it would wait for memory
+// again and again, and so each kPartsOfGroup in a row are a group, whose last CTA merges them, and the last of these
+// CTAs merges the groups. A row's bits go by its own keys alone where parts have a fixed size.
+struct PartsOfTile {
+  int first, stride, shift, count;  // as of Parts, of all
+  int own;
 
   // A CTA can begin one tile that it does not end, and end one that it has not begun: it has two slots, in this order
-  // the second and the first. So the first part of a tile lies in its CTA's second slot, and the others in first ones.
-  // With parts of a fixed size each has its own.
+  // the second and the first. With parts of a fixed size each has its own slot.
   template <Config C>
-  FC_DEVICE static constexpr int slots_of_cta() {
-    return C.split_keys != 0 ? 1 : 2;
-  }
-  template <Config C>
-  FC_DEVICE static Parts of(const Run& run, const Shares& shares) {
+  FC_DEVICE static PartsOfTile of(const Run& run, const Shares& shares) {
     if constexpr (C.split_keys != 0) {
-      return {run.tile_units, run.tile_unit, run.unit, run.tile_unit};
+      return {run.tile_unit, 1, 0, run.tile_units, run.unit - run.tile_unit};
     } else {
       const int first = shares.cta_of(run.tile_unit), last = shares.cta_of(run.tile_unit + run.tile_units - 1);
-      const int cta = ptx::ctaid_x();
-      return {last - first + 1, 2 * first + 1, cta == first ? 2 * first + 1 : 2 * cta, first};
+      return {2 * first, 2, 1, last - first + 1, ptx::ctaid_x() - first};
     }
+  }
+  FC_DEVICE int own_slot() const { return first + own * stride + (own == 0 ? shift : 0); }
+  FC_DEVICE bool has_groups() const { return count > kPartsAlone; }
+  // Each slot has two counters: of the group and of the tile whose first part lies there.
+  FC_DEVICE Parts of_group() const {
+    const int before = own / kPartsOfGroup * kPartsOfGroup;
+    const int begin = first + before * stride, behind = before == 0 ? shift : 0;
+    return {begin, stride, behind, tile::min_int(kPartsOfGroup, count - before), 2 * (begin + behind), false};
+  }
+  FC_DEVICE Parts of_tile() const {
+    const int each = has_groups() ? kPartsOfGroup : 1;
+    return {first, each * stride, shift, (count + each - 1) / each, 2 * (first + shift) + 1, true};
   }
 };
 
@@ -98,21 +114,16 @@ struct Finish {
     return static_cast<float*>(params.parts) + static_cast<long long>(slot) * (part_bytes(C, T) / 4);
   }
   static constexpr int kFirstO = 2 * tile_rows(C);
-  // In words; see Parts::of.
-  struct PlaceOfParts {
-    static constexpr int kFirstO = Finish::kFirstO, kColumns = T.head_dim_v;
-    static constexpr int kStride = part_bytes(C, T) / 4 * Parts::slots_of_cta<C>();
-    static constexpr int kShift = C.split_keys != 0 ? 0 : part_bytes(C, T) / 4;
-  };
-  FC_DEVICE void write_part(const Parts& parts, const tile::RowState& state, const Chunks& o) const {
-    float* to = part_address(parts.own_slot);
+  FC_DEVICE static void write_state(float* to, int of_row, float maximum, float total) {
+    ptx::st_global_f32(to + 2 * of_row, maximum);
+    ptx::st_global_f32(to + 2 * of_row + 1, total);
+  }
+  FC_DEVICE void write_part(int slot, const tile::RowState& state, const Chunks& o) const {
+    float* to = part_address(slot);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (row(r) >= rows()) continue;
-      if (key_warp == 0 && lane % 4 == 0) {
-        ptx::st_global_f32(to + 2 * row(r), state.maximum[r]);
-        ptx::st_global_f32(to + 2 * row(r) + 1, state.total[r]);
-      }
+      if (key_warp == 0 && lane % 4 == 0) write_state(to, row(r), state.maximum[r], state.total[r]);
       float* of_row = to + kFirstO + row(r) * T.head_dim_v + first_column();
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
@@ -136,23 +147,35 @@ struct Finish {
   }
   // A row for each warp, four columns for each lane.
   FC_DEVICE void merge(const Parts& parts) const {
-    constexpr int kWarps = C.row_warps * C.key_warps;
-    constexpr int kAtOnce = parts_at_once(C);
+    constexpr int kWarps = C.row_warps * C.key_warps, kWords = part_bytes(C, T) / 4;
+    const PlacedParts<kFirstO, T.head_dim_v> placed = {part_address(parts.first), parts.stride * kWords,
+                                                       parts.shift * kWords, parts.count};
     const int rows_here = tile::min_int(rows(), tile_rows(C));
 #pragma unroll 1
     for (int of_row = C.key_warps * row_warp + key_warp; of_row < rows_here; of_row += kWarps) {
-      const Place place = place_of(of_row);
+      MergedRow merged;
 #pragma unroll 1
       for (int first = 0; first < T.head_dim_v; first += 128) {
         // Lanes past the last column do what the last one does, but for storing: a condition on each load would spill.
         const int column = tile::min_int(first + 4 * lane, T.head_dim_v - 4);
-        const MergedRow merged = merge_row<PlaceOfParts, kAtOnce>(
-            part_address(parts.first_slot) - PlaceOfParts::kShift, parts.count, of_row, column, lane);
-        const float scale = end_row(place, merged.maximum, merged.total, column == 0);
-        if (column != first + 4 * lane) continue;
-        store_pair(place, column, merged.o[0] * scale, merged.o[1] * scale);
-        store_pair(place, column + 2, merged.o[2] * scale, merged.o[3] * scale);
+        merged = placed.template merge<parts_at_once(C, T)>(of_row, column, lane);
+        const bool is_own = column == first + 4 * lane;
+        if (parts.are_tile) {
+          const Place place = place_of(of_row);
+          const float scale = end_row(place, merged.maximum, merged.total, is_own && column == 0);
+          if (!is_own) continue;
+          store_pair(place, column, merged.o[0] * scale, merged.o[1] * scale);
+          store_pair(place, column + 2, merged.o[2] * scale, merged.o[3] * scale);
+        } else {
+          ptx::bar_warp_sync();  // all lanes have read what one of them writes
+          if (!is_own) continue;
+          float* to = part_address(parts.first_slot()) + kFirstO + of_row * T.head_dim_v + column;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) ptx::st_global_f32(to + i, merged.o[i]);
+        }
       }
+      if (!parts.are_tile && lane == 0)
+        write_state(part_address(parts.first_slot()), of_row, merged.maximum, merged.total);
     }
   }
 

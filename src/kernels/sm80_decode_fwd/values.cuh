@@ -121,12 +121,17 @@ struct Output {
       context.mark(Activity::kEpilogue);
       return rest.store(state, o);
     }
-    const Parts parts = Parts::of<C>(run, context.dealer.shares());
-    rest.write_part(parts, state, o);
-    context.mark(Activity::kWaitPartner);
-    if (!rest.arrive(parts, context.address_flags() + 4)) return;
-    context.mark(Activity::kEpilogue);
-    rest.merge(parts);
+    const PartsOfTile all = PartsOfTile::of<C>(run, context.dealer.shares());
+    rest.write_part(all.own_slot(), state, o);
+    // Once, or of a group first: the code that merges is long, and exists once.
+#pragma unroll 1
+    for (Parts parts = all.has_groups() ? all.of_group() : all.of_tile();; parts = all.of_tile()) {
+      context.mark(Activity::kWaitPartner);
+      if (!rest.arrive(parts, context.address_flags() + 4)) return;
+      context.mark(Activity::kEpilogue);
+      rest.merge(parts);
+      if (parts.are_tile) return;
+    }
   }
 };
 

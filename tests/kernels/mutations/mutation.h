@@ -57,6 +57,7 @@ inline constexpr const char* kNibbles = "sm80_decode_fwd/nibbles.cuh";
 inline constexpr const char* kWidenNibbles = "tile/cache_nibbles.cuh";
 inline constexpr const char* kNibbleCache = "b2_h4_hk2_sq3_sk70_d64_bf16_kvint4_perhead_causal_raggedfull_page16";
 inline constexpr const char* kMergeParts = "sm80_decode_fwd/merge.cuh";
+inline constexpr const char* kMergeRow = "sm80_decode_fwd/merge_row.cuh";
 inline constexpr const char* kKeysFirst = "sm80_decode_fwd/keys_first.cuh";
 inline constexpr const char* kKWide = "sm80_wide_fwd/kernel.cuh";
 inline constexpr const char* kFinishWide = "sm80_wide_fwd/finish.cuh";
