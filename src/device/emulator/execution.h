@@ -31,6 +31,8 @@ class Cluster;
 struct GlobalRelease {
   unsigned first_cta = 0, ctas = 0;  // of that cluster
   SharedClocks clocks;
+
+  bool operator==(const GlobalRelease&) const = default;
 };
 // One that a thread of this cluster has acquired, at its time.
 struct GlobalAcquire {

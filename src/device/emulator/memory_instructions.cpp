@@ -175,11 +175,18 @@ unsigned atomic_add_global_acq_rel(unsigned* address, unsigned value) {
   GlobalRelease mine{cluster.cta(0).linear, static_cast<unsigned>(cluster.size()), clocks.take()};
   const std::lock_guard lock(cluster.launch.mutex);
   std::vector<GlobalRelease>& earlier = cluster.launch.releases[address];
-  const std::size_t count = earlier.size();
+  // Each once: what went from one counter to another and back again would double every time.
+  const std::vector<GlobalRelease> found = earlier;
   for (const GlobalAcquire& acquire : cluster.acquired) {
-    if (knows(known, acquire)) earlier.push_back(acquire.release);
+    if (knows(known, acquire) && std::ranges::find(earlier, acquire.release) == earlier.end())
+      earlier.push_back(acquire.release);
   }
-  for (std::size_t i = 0; i < count; ++i) cluster.acquired.push_back({known.agent, known.time, earlier[i]});
+  for (const GlobalRelease& release : found) {
+    const auto is_it = [&](const GlobalAcquire& acquire) {
+      return acquire.agent == known.agent && acquire.release == release;
+    };
+    if (std::ranges::none_of(cluster.acquired, is_it)) cluster.acquired.push_back({known.agent, known.time, release});
+  }
   earlier.push_back(std::move(mine));
   return std::atomic_ref(*address).fetch_add(value, std::memory_order_acq_rel);
 }

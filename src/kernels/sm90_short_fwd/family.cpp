@@ -30,8 +30,8 @@ constexpr double kMostLoss = 2, kMostLossOfManyRows = 6;
 // or 16,384 keys, 136 tiles on 132 SMs), and 0.83 to 0.96 on an H200.
 constexpr std::int64_t kFewRows = 8, kMostTimedRows = 16;
 constexpr double kNoSooner = 1.01;  // models are no better
-// What sm80_decode_fwd takes less since its parts merge by warps and few blocks go to two CTAs of an SM, by one sequence
-// and eight key heads on an H200. With one key head it is 27 us less, which nothing here knows.
+// What sm80_decode_fwd takes less since its parts merge by warps and few blocks go to two CTAs of an SM, by one
+// sequence and eight key heads on an H200. With one key head it is 27 us less, which nothing here knows.
 constexpr double kMergesSoonerUs = 1.5;
 
 struct Tiles {
