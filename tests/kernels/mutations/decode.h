@@ -56,8 +56,6 @@ inline std::vector<Mutation> mutations_of_decode() {
        "ptx::bar_warp_sync();  // all lanes have read what one of them writes", "", "race"},
       {"decode_last_group_left_out", kDecodeParts, kGroupsOfParts, kMergeParts, "(count + each - 1) / each",
        "count / each", "wrong result|race|zero|not the same"},
-      {"decode_one_counter_of_group_and_tile", kDecodeParts, kGroupsOfParts, kMergeParts,
-       "2 * (first + shift) + 1, true", "2 * (first + shift), true", "wrong result|race|zero|not the same"},
       {"decode_units_of_the_first_sequence", kDecode, kPagedDecode, kDeal, "before += lane >= delta ? below : 0;",
        "before += 0;", "wrong result|uninitialised|race"},
       {"decode_share_begins_too_late", kDecode, kPagedDecode, kDeal, "return cta * each + tile::min_int(cta, more);",
