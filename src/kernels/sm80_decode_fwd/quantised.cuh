@@ -168,31 +168,35 @@ FC_DEVICE void multiply_sixteen_values(float (&acc_o)[kChunks][4], int chunk, co
 }
 
 // Weights times the factors of their values, where each value has its own, in units of a power of two that the largest
-// of a row so far is less than twice of: fp16 holds them as it holds weights. A larger one than all before raises the
-// row's unit, and O is rescaled as for a larger maximum. Each row has its own: by factors alone, keys that a row does
-// not see, or that weigh nothing, would take the bits of the others.
+// of a row is less than twice of: fp16 holds them as it holds weights. The unit follows the largest: a new one raises it,
+// and a larger maximum of scores, under which those before weigh less, lowers it; O is rescaled for both. Each row has
+// its own: by factors alone, keys that a row does not see, or that weigh nothing, would take the bits of the others.
 struct ValueUnit {
   // The least exponent is one with which 2^14 / unit and unit / 2^14 are normal numbers. No static members: they would
   // be constants of every kernel, with them or without.
   enum : int { kBias = 127, kTop = 14, kLeast = kTop + 1 };
-  int exponent[2];  // biased, of the lane's rows
+  float largest[2];  // of the lane's rows, as their weights are now
 
-  FC_DEVICE void reset() { exponent[0] = exponent[1] = kLeast; }
+  FC_DEVICE void reset() { largest[0] = largest[1] = 0.0f; }
+  FC_DEVICE int exponent(int r) const {  // biased
+    return tile::max_int(static_cast<int>(ptx::bits_of_float(largest[r]) >> 23), +kLeast);
+  }
   // What a weight is multiplied with.
-  FC_DEVICE float to_weight(int r) const { return ptx::float_of_bits((2 * kBias + kTop - exponent[r]) << 23); }
+  FC_DEVICE float to_weight(int r) const { return ptx::float_of_bits((2 * kBias + kTop - exponent(r)) << 23); }
   // What O is multiplied with at the end.
-  FC_DEVICE float undone(int r) const { return ptx::float_of_bits((exponent[r] - kTop) << 23); }
-  // By a row's weights of a block; what O so far is multiplied with.
+  FC_DEVICE float undone(int r) const { return ptx::float_of_bits((exponent(r) - kTop) << 23); }
+  // By a row's weights of a block and what those before it weigh now, `rescale`; what O so far is multiplied with beside
+  // that.
   template <int kTiles>
-  FC_DEVICE float raise(const float (&weights)[kTiles][4], int r) {
-    float largest = 0.0f;
+  FC_DEVICE float follow(const float (&weights)[kTiles][4], float rescale, int r) {
+    const int before = exponent(r);
+    float own = 0.0f;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) largest = ptx::max(largest, ptx::max(weights[n][2 * r], weights[n][2 * r + 1]));
-    const int own = ptx::bits_of_float(tile::quad_max(largest)) >> 23;
-    if (own <= exponent[r]) return 1.0f;
-    const int below = own - exponent[r];
-    exponent[r] = own;
-    return below < kBias ? ptx::float_of_bits((kBias - below) << 23) : 0.0f;
+    for (int n = 0; n < kTiles; ++n) own = ptx::max(own, ptx::max(weights[n][2 * r], weights[n][2 * r + 1]));
+    largest[r] = ptx::max(tile::quad_max(own), largest[r] * rescale);
+    const int above = exponent(r) - before;
+    // Far below is only what follows an O of 0.
+    return above < kBias ? ptx::float_of_bits((kBias - tile::max_int(above, -kBias)) << 23) : 0.0f;
   }
 };
 

@@ -41,7 +41,7 @@ struct Output {
     if constexpr (weight_scale(T) != 1.0f) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        rescale[r] *= unit.raise(acc_s, r);
+        rescale[r] *= unit.follow(acc_s, rescale[r], r);
 #pragma unroll
         for (int n = 0; n < Context::kKeyTiles; ++n)
           acc_s[n][2 * r] *= unit.to_weight(r), acc_s[n][2 * r + 1] *= unit.to_weight(r);
