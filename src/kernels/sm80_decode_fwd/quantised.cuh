@@ -168,9 +168,10 @@ FC_DEVICE void multiply_sixteen_values(float (&acc_o)[kChunks][4], int chunk, co
 }
 
 // Weights times the factors of their values, where each value has its own, in units of a power of two that the largest
-// of a row is less than twice of: fp16 holds them as it holds weights. The unit follows the largest: a new one raises it,
-// and a larger maximum of scores, under which those before weigh less, lowers it; O is rescaled for both. Each row has
-// its own: by factors alone, keys that a row does not see, or that weigh nothing, would take the bits of the others.
+// of a row is less than twice of: fp16 holds them as it holds weights. The unit follows the largest: a new one raises
+// it, and a larger maximum of scores, under which those before weigh less, lowers it; O is rescaled for both. Each row
+// has its own: by factors alone, keys that a row does not see, or that weigh nothing, would take the bits of the
+// others.
 struct ValueUnit {
   // The least exponent is one with which 2^14 / unit and unit / 2^14 are normal numbers. No static members: they would
   // be constants of every kernel, with them or without.
@@ -185,8 +186,8 @@ struct ValueUnit {
   FC_DEVICE float to_weight(int r) const { return ptx::float_of_bits((2 * kBias + kTop - exponent(r)) << 23); }
   // What O is multiplied with at the end.
   FC_DEVICE float undone(int r) const { return ptx::float_of_bits((exponent(r) - kTop) << 23); }
-  // By a row's weights of a block and what those before it weigh now, `rescale`; what O so far is multiplied with beside
-  // that.
+  // By a row's weights of a block and what those before it weigh now, `rescale`; what O so far is multiplied with
+  // beside that.
   template <int kTiles>
   FC_DEVICE float follow(const float (&weights)[kTiles][4], float rescale, int r) {
     const int before = exponent(r);
