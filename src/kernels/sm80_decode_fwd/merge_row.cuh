@@ -28,7 +28,7 @@ struct PlacedParts {
   int count;
 
   FC_DEVICE const float* state(int part, int row) const {
-    return first + static_cast<long long>(part) * stride + (part == 0 ? shift : 0) + 2 * row;
+    return first + part * stride + (part == 0 ? shift : 0) + 2 * row;
   }
   FC_DEVICE float maximum(int part, int row) const { return ptx::ld_global_f32(state(part, row)); }
   FC_DEVICE float total(int part, int row) const { return ptx::ld_global_f32(state(part, row) + 1); }
@@ -41,7 +41,7 @@ struct PlacedParts {
     MergedRow merged = {ptx::negative_infinity(), 0.0f, {}};
     ptx::Vector4 words[kAtOnce];
     const auto load = [&](int begin) {
-      const float* from = first + static_cast<long long>(begin) * stride + kFirstO + row * kColumns + column;
+      const float* from = first + begin * stride + kFirstO + row * kColumns + column;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         words[i] = {0, 0, 0, 0};
