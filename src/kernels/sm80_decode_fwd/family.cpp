@@ -131,6 +131,13 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     if (factors >= std::numeric_limits<std::uint32_t>::max())
       throw_bad_input("sm80_decode_fwd reaches 2^32 - 2 factors of keys, and {} has {}; use another family",
                       problem.id(), factors);
+    // Words of a tile's parts are counted in 32 bits (merge_row.cuh).
+    const std::int64_t of_tile =
+        config.split_keys ? (problem.seqlen_kv + config.split_keys - 1) / config.split_keys : ctas;
+    if (of_tile * 2 * sm80_decode_fwd::part_bytes(config, traits_of(problem)) / 4 > std::numeric_limits<int>::max())
+      throw_bad_input(
+          "sm80_decode_fwd merges up to 2^30 words of a row's parts, and {} has {} parts; give a larger split_keys",
+          problem.id(), of_tile);
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(ctas);
     if (problem.is_8bit()) {
