@@ -205,18 +205,28 @@ class FilesTest(CliTest):
         self.assertEqual(case.get("name"), "a\\ufffe\\uffff\\x01\\x00\\x1b]0;<&\"'>\U0001f600")
 
     def test_many_tensors_and_many_problems_take_linear_time(self):
-        tensors = {"t%d" % i: {"dtype": "F32", "shape": [1, 1, 1], "data_offsets": [4 * i, 4 * i + 4]} for i in range(20000)}
-        header = json.dumps(tensors).encode()
-        with open(self.path("m.safetensors"), "wb") as file:
-            file.write(struct.pack("<Q", len(header)) + header + b"\0" * 80000)
-        self.write("s.yaml", suite_of([("p%d" % i, 1 + i) for i in range(10000)]))
-        files = [a for role in "qkv" for a in ("--" + role, "m.safetensors:t19999")]
-        # CPU seconds, which a loaded machine does not stretch much: once 27 s per file, and 12 s.
-        for verb, seconds in ((["run", "--device", "cpu", *files], 15), (["explain", "--suite", "s.yaml", "--arch", "sm_90", "--key", "h200", "--quiet"], 8)):
-            with self.subTest(verb=verb[0]):
-                before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-                self.expect(DONE, *verb, timeout=300)
-                self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before, seconds)
+        def seconds_of_a_file(tensors):
+            header = json.dumps({"t%d" % i: {"dtype": "F32", "shape": [1, 1, 1], "data_offsets": [4 * i, 4 * i + 4]} for i in range(tensors)}).encode()
+            with open(self.path("m.safetensors"), "wb") as file:
+                file.write(struct.pack("<Q", len(header)) + header + b"\0" * (4 * tensors))
+            files = [a for role in "qkv" for a in ("--" + role, "m.safetensors:t%d" % (tensors - 1))]
+            return self.cpu_seconds("run", "--device", "cpu", *files)
+
+        def seconds_of_a_suite(problems):
+            self.write("s.yaml", suite_of([("p%d" % i, 1 + i) for i in range(problems)]))
+            return self.cpu_seconds("explain", "--suite", "s.yaml", "--arch", "sm_90", "--key", "h200", "--quiet")
+
+        # Eight times as many: eight times the time, or less; 64 times where it is quadratic, as both once were. No bound in
+        # seconds holds on every machine.
+        for seconds_of, few in ((seconds_of_a_file, 5000), (seconds_of_a_suite, 1000)):
+            with self.subTest(of=seconds_of.__name__):
+                seconds = seconds_of(few)
+                self.assertLess(seconds_of(8 * few), 16 * seconds + 1)
+
+    def cpu_seconds(self, *verb):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        self.expect(DONE, *verb, timeout=300)
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
 
 
 class OutputsTest(CliTest):
