@@ -1,6 +1,7 @@
 // The parts of the gates that need no device: resources, floor, element-wise comparison, the oracle's cache.
 
 #include "lab/gates/gates.h"
+#include "lab/harness/compared_outputs.h"
 #include "lab/measure/floor.h"
 
 #include <gtest/gtest.h>

@@ -7,6 +7,7 @@
 
 #include "kernels/embedded.h"
 #include "lab/harness/amax.h"
+#include "lab/harness/compared_outputs.h"
 #include "lab/record/json_io.h"
 
 namespace flashcore {

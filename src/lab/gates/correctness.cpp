@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "kernels/embedded.h"
 #include "lab/gates/calls.h"
+#include "lab/gates/every_element.h"
 #include "lab/gates/gates.h"
 #include "lab/harness/amax.h"
 #include "lab/record/checks.h"
@@ -82,16 +83,15 @@ bool find_unwritten(Pattern pattern, const AttentionOutputs& outputs, PatternRes
          fails(result, Check::kUnwritten, fmt::format("{} elements of the outputs were never written", unwritten));
 }
 
-// Every element against what another implementation made of the same inputs. Both may be off by the bound.
 void judge_every_element(const PlacedProblem& problem, const Oracle& oracle, const AttentionOutputs& ours,
                          const AttentionOutputs& theirs, const std::string& whose, PatternResult& result) {
-  const OutputError error = compare_outputs(problem, ours, theirs);
-  const ErrorBound bound{2 * oracle.bound.rel, 2 * oracle.bound.worst_row_rel, 2 * oracle.bound.lse_max_abs};
+  const EveryElement every = compare_every_element(problem, oracle, ours, theirs);
   result.evidence["every_element_against"] = whose;
-  result.evidence["every_element"] = evidence_of(error, bound);
-  if (!within_norms(error, bound))
+  result.evidence["every_element"] = evidence_of(every.error, every.bound);
+  result.evidence["rows_judged_again"] = every.rows_judged_again;
+  if (!within_norms(every.error, every.bound))
     fails(result, Check::kEveryRow,
-          fmt::format("against {} on every element: {}", whose, describe_error(error, bound)));
+          fmt::format("against {} on every element: {}", whose, describe_error(every.error, every.bound)));
 }
 
 // On a large problem fp64 covers a sample of rows; the naive kernel covers the rest.

@@ -27,35 +27,6 @@ std::size_t bytes_of(const Reference& r) {
          bytes_of(r.lse_limits.of_sum) + bytes_of(r.lse_limits.of_norm);
 }
 
-struct RowDifference {
-  double error2 = 0, norm2 = 0, bias = 0, max_abs = 0, lse_abs = 0;
-  std::int64_t nonfinite = 0;
-};
-
-// Same value, or both NaN.
-bool same_nonfinite(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
-
-RowDifference difference_of_row(const AttentionOutputs& ours, const AttentionOutputs& theirs, std::int64_t b,
-                                std::int64_t h, std::int64_t row, std::size_t lse_index) {
-  RowDifference d;
-  for (std::int64_t c = 0; c < ours.o.layout.columns; ++c) {
-    const float x = ours.o.at(b, h, row, c), y = theirs.o.at(b, h, row, c);
-    if (!std::isfinite(x) || !std::isfinite(y)) {
-      d.nonfinite += !same_nonfinite(x, y);
-      continue;
-    }
-    const double difference = static_cast<double>(x) - y;
-    d.error2 += difference * difference;
-    d.norm2 += static_cast<double>(y) * y;
-    d.bias += difference;
-    d.max_abs = std::max(d.max_abs, std::abs(difference));
-  }
-  const float x = ours.lse[lse_index], y = theirs.lse[lse_index];
-  if (std::isfinite(x) && std::isfinite(y)) d.lse_abs = std::abs(static_cast<double>(x) - y);
-  else d.nonfinite += !same_nonfinite(x, y);
-  return d;
-}
-
 // Fills in what follows from the inputs.
 void judge_inputs(const PlacedProblem& problem, Oracle& oracle) {
   oracle.rows = choose_rows(problem, oracle.max_reference_flops, oracle.seed);
@@ -230,45 +201,6 @@ std::string describe_error(const OutputError& e, const ErrorBound& b) {
   part("rms error of the LSE", e.lse_rms, b.lse_rms);
   part("share of the LSE error of one head in its bound", e.lse_share, b.lse_share);
   return text + fmt::format(" (worst row of the sample: {})", e.first_bad_row);
-}
-
-OutputError compare_outputs(const PlacedProblem& problem, const AttentionOutputs& ours,
-                            const AttentionOutputs& theirs) {
-  const std::int64_t rows = ours.o.layout.rows, heads = problem.heads_q, batch = ours.o.layout.batch;
-  const std::int64_t total_rows = batch * heads * rows;
-  std::vector<RowDifference> differences(static_cast<std::size_t>(total_rows));
-  parallel_for(batch * heads, 0, [&](std::int64_t bh) {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const auto index = static_cast<std::size_t>(bh * rows + row);
-      differences[index] = difference_of_row(ours, theirs, bh / heads, bh % heads, row, index);
-    }
-  });
-  OutputError error;
-  double error2 = 0, norm2 = 0, norms = 0, worst = -1;
-  for (const RowDifference& d : differences) {
-    error2 += d.error2;
-    norm2 += d.norm2;
-    norms += std::sqrt(d.norm2);
-    error.bias += d.bias;
-    error.max_abs = std::max(error.max_abs, d.max_abs);
-    error.lse_max_abs = std::max(error.lse_max_abs, d.lse_abs);
-    error.nonfinite += d.nonfinite;
-  }
-  const double infinity = std::numeric_limits<double>::infinity();
-  const auto ratio = [&](double top, double bottom) { return bottom > 0 ? top / bottom : top > 0 ? infinity : 0.0; };
-  error.rel = ratio(std::sqrt(error2), std::sqrt(norm2));
-  error.bias /= std::max<double>(1, static_cast<double>(total_rows * problem.head_dim_v));
-  const double floor = 1e-3 * norms / std::max<double>(1, static_cast<double>(total_rows));
-  for (std::size_t i = 0; i < differences.size(); ++i) {
-    const RowDifference& d = differences[i];
-    const double rel = d.nonfinite ? infinity : ratio(std::sqrt(d.error2), std::max(std::sqrt(d.norm2), floor));
-    if (rel > worst) {
-      worst = rel;
-      error.first_bad_row = static_cast<std::int64_t>(i);
-    }
-    if (std::isfinite(rel)) error.worst_row_rel = std::max(error.worst_row_rel, rel);
-  }
-  return error;
 }
 
 double share_of_bound(const OutputError& error, const ErrorBound& bound) {

@@ -80,10 +80,6 @@ class OracleCache {
 // The process's own.
 OracleCache& shared_oracles();
 
-// Every element of two outputs against each other, on all cores: `theirs` is the naive kernel's, itself within `bound`
-// of the reference on the sampled rows. Fields as compare() of core/reference.h; first_bad_row counts b, h, row.
-OutputError compare_outputs(const PlacedProblem& problem, const AttentionOutputs& ours, const AttentionOutputs& theirs);
-
 // The first check that is switched on and finds the error out of bounds. Of error_bound, scale, bias and lse.
 std::optional<Check> exceeded(const OutputError& error, const ErrorBound& bound);
 // "relative error 0.1 exceeds its bound 0.01, ...": what is out of bounds.
