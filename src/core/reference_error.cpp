@@ -139,10 +139,11 @@ struct RowSums {
   double p_noise2 = 0;                       // of o, by P's rounding: rms
   double p_budget2 = 0, p_sums_budget2 = 0;  // the same by errors anywhere within a unit; and of the sum of o
   double p_most = 0, p_sums_most = 0;        // the same where all of P's errors are as large as they can be
-  bool rounds_alike = false;                 // as other rows do
-  double coherent = 0;                       // of o, by errors of P that add up
-  double lost = 0;                           // p |v| that 8-bit P may round to 0
-  double vanished = 0;                       // p |v| of weights that are too small for fp32
+  double p_top = 0, p_sums_top = 0;  // and of the largest weight alone, where a factor makes it a number to round
+  bool rounds_alike = false;         // as other rows do
+  double coherent = 0;               // of o, by errors of P that add up
+  double lost = 0;                   // p |v| that 8-bit P may round to 0
+  double vanished = 0;               // p |v| of weights that are too small for fp32
   double v2 = 0;
   double score = 0;    // the rms error of a score
   double tiny_p2 = 0;  // of o, by probabilities below fp16's normal numbers
@@ -202,8 +203,13 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
                            : fp8    ? error_of_p8(relative, kUniform) * p_max
                                     : kUniform * p_unit * p[j];
     s.p_noise2 += rms * norm * (rms * norm);
-    s.p_budget2 += uniform * norm * (uniform * norm);
-    s.p_sums_budget2 += uniform * sum * (uniform * sum);
+    if (static_cast<float>(relative) == 1 && !head.v_factors.empty()) {
+      s.p_top += uniform / kUniform * norm;
+      s.p_sums_top += uniform / kUniform * std::abs(sum);
+    } else {
+      s.p_budget2 += uniform * norm * (uniform * norm);
+      s.p_sums_budget2 += uniform * sum * (uniform * sum);
+    }
     s.p_most += uniform / kUniform * norm;
     s.p_sums_most += uniform / kUniform * std::abs(sum);
     weights.add(relative);
@@ -282,8 +288,9 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   } else {
     budget.scale_variance += scaled_rounding2 + s.o2 * s.p_budget2;
     budget.bias_variance += rounding2 + s.p_sums_budget2;
-    budget.scale_systematic += norm * s.coherent;
-    budget.bias_systematic += std::sqrt(dim) * s.coherent;
+    // The largest weight is 1 times its key's factor, and rounds alike in all rows that look at this key most.
+    budget.scale_systematic += norm * (s.coherent + s.p_top);
+    budget.bias_systematic += std::sqrt(dim) * s.coherent + s.p_sums_top;
   }
   return budget;
 }

@@ -193,20 +193,25 @@ TEST(JudgementTest, EqualValuesMayRoundAlike) {
   }
 }
 
-// Rows of one key whose value has a factor of its own: the product is rounded to bf16 in all rows that see it alike.
+// Rows of one key whose value has a factor of its own: the product is rounded to bf16 in all rows that see it alike. So
+// it is where it is the largest weight of two, whatever the other.
 TEST(JudgementTest, WeightsThatRowsShareRoundAlike) {
-  const PlacedProblem p = PlacedProblem::parse("b1_h8_hk1_sq64_sk1_d64_bf16_kve4m3_pertoken");
-  const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
-  const Reference ref = reference_forward(p, in, {});
-  const ErrorBound bound = error_bound(p, ref);
-  const auto off_by = [&](double relative) {
-    std::vector<float> o(ref.o.size());
-    for (std::size_t i = 0; i < o.size(); ++i)
-      o[i] = round_to(DType::kBF16, static_cast<float>(ref.o[i] * (1 + relative)));
-    return compare(p, ref, o, ref.ideal_lse);
-  };
-  for (const double relative : {-0x1p-9, 0x1p-9}) EXPECT_TRUE(within(off_by(relative), bound));
-  for (const double relative : {-0x1p-6, 0x1p-6}) EXPECT_FALSE(within_scale(off_by(relative), bound));
+  const std::pair<const char*, Pattern> cases[] = {
+      {"b1_h8_hk1_sq64_sk1_d64_bf16_kve4m3_pertoken", Pattern::kNormal},
+      {"b1_h8_hk1_sq200_sk2_d64_bf16_kvint4_pertoken_alibi", Pattern::kOutlier}};
+  for (const auto& [id, pattern] : cases) {
+    const PlacedProblem p = PlacedProblem::parse(id);
+    const Reference ref = reference_forward(p, make_inputs(p, pattern, 3), {});
+    const ErrorBound bound = error_bound(p, ref);
+    const auto off_by = [&](double relative) {
+      std::vector<float> o(ref.o.size());
+      for (std::size_t i = 0; i < o.size(); ++i)
+        o[i] = round_to(DType::kBF16, static_cast<float>(ref.o[i] * (1 + relative)));
+      return compare(p, ref, o, ref.ideal_lse);
+    };
+    for (const double relative : {-0x1p-9, 0x1p-9}) EXPECT_TRUE(within(off_by(relative), bound)) << id;
+    for (const double relative : {-0x1p-6, 0x1p-6}) EXPECT_FALSE(within_scale(off_by(relative), bound)) << id;
+  }
 }
 
 // Large logits leave one weight in most rows, and the others far below what fp32 has: nothing rounds alike there, nor
