@@ -184,6 +184,11 @@ Problem draw_scored_problem_of_8_bits(std::mt19937_64& random, const std::vector
   problem.sink = random() % 2 == 0;
   return problem;
 }
+Problem draw_scored_transposed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_scored_problem_of_8_bits(random, dtypes);
+  problem.v_layout = VLayout::kDn;
+  return problem;
+}
 
 // Of 8 bits, packed or in pages.
 Problem draw_packed_problem_of_8_bits(std::mt19937_64& random, const std::vector<DType>& dtypes) {
@@ -198,6 +203,13 @@ Problem draw_expressed_problem_of_8_bits(std::mt19937_64& random, const std::vec
   if (random() % 2 == 0) problem.softcap.reset(), problem.alibi = Alibi::kNone;
   if (problem.scaling != Scaling::kToken && random() % 2 == 0) problem.lengths = Lengths::kFull;
   add_functions(problem, random);
+  return problem;
+}
+
+Problem draw_expressed_transposed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_expressed_problem_of_8_bits(random, dtypes);
+  problem.lengths = Lengths::kFixed;
+  problem.v_layout = VLayout::kDn;
   return problem;
 }
 
@@ -280,6 +292,12 @@ TEST(SpillScored, NoAcceptedConfigOfSm90Fp8) {
 }
 TEST(SpillExpressed, NoAcceptedConfigOfSm90Fp8) {
   expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_expressed_problem_of_8_bits);
+}
+TEST(SpillScored, NoAcceptedConfigOfSm90Fp8BesideVTransposed) {
+  expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_scored_transposed_problem);
+}
+TEST(SpillExpressed, NoAcceptedConfigOfSm90Fp8BesideVTransposed) {
+  expect_no_spills(family_by_name("sm90_fp8_fwd"), draw_expressed_transposed_problem);
 }
 TEST(SpillExpressed, NoAcceptedConfigOfSm89Fp8) {
   expect_no_spills(family_by_name("sm89_fp8_fwd"), draw_expressed_problem_of_8_bits);

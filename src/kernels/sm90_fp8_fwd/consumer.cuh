@@ -20,6 +20,11 @@
 
 namespace flashcore::sm90_fp8_fwd {
 
+constexpr Traits without_softcap(Traits traits) {
+  traits.softcap = false;
+  return traits;
+}
+
 // A base that keeps what functions of scores take scores by. One more member changes what ptxas makes of kernels
 // without.
 template <bool kHas, class Scale>
@@ -94,6 +99,8 @@ struct Consumer : tile::Marks,
 
   FC_DEVICE static int warp() { return ptx::tid_x() % 128 / 32; }
   FC_DEVICE static int lane() { return ptx::tid_x() % 32; }
+  // The lane's first key where even keys come first.
+  FC_DEVICE static int first_even_key(int block) { return block * kBlockN + 4 * (lane() % 4); }
   FC_DEVICE static int row(int first, int r) { return first + 16 * warp() + tile::row_of_lane(lane(), r); }
 
   // --- rings and turns ----------------------------------------------------------------------------------------------
@@ -244,7 +251,7 @@ struct Consumer : tile::Marks,
       tile::Mask<T, ForwardParams>{at.own}.apply(scores, cut, block * kBlockN + tile::column_of_lane(lane()),
                                                  {row(at.first_row, 0), row(at.first_row, 1)});
     } else if constexpr (takes_transposed_v(C)) {
-      tile::mask_even_keys_first(context.mask(), scores, cut, block * kBlockN + 4 * (lane() % 4),
+      tile::mask_even_keys_first(context.mask(), scores, cut, first_even_key(block),
                                  {row(first_row, 0), row(first_row, 1)});
     } else {
       context.mask().apply(scores, cut, block * kBlockN + tile::column_of_lane(lane()),
@@ -254,7 +261,16 @@ struct Consumer : tile::Marks,
   FC_DEVICE void transform_scores(int block, float (&scores)[kScores]) {
     multiply_by_rows(scores);
     const int first_key = block * kBlockN + tile::column_of_lane(lane());
-    if constexpr (T.ragged) {
+    if constexpr (takes_transposed_v(C)) {
+      const int rows[2] = {row(first_row, 0), row(first_row, 1)};
+      if constexpr (T.softcap) context.score().cap(scores, first_key, rows);
+      if constexpr (T.alibi != 0) {
+        const tile::Score<without_softcap(T)> score = {context.problem, context.score_params};
+        const tile::Side side = score.template side<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
+        tile::for_each_four(scores, first_even_key(block),
+                            [&](auto& four, int key) { score.apply(four, this->slope, side, key, rows); });
+      }
+    } else if constexpr (T.ragged) {
       const tile::SlotRows at = own_rows();
       const tile::Score<T, ForwardParams, true> score = {at.own, context.score_params};  // TMA brings whole boxes
       score.apply(scores, this->slope,
@@ -272,14 +288,16 @@ struct Consumer : tile::Marks,
     // Of a score's and a mask's function elements of many keys would spill.
     const tile::Expressions<ForwardParams, has_both_functions(T) ? 8 : 0> functions = {problem,
                                                                                        context.expression_params};
-    const int first_key = block * kBlockN + tile::column_of_lane(lane());
     const int rows[2] = {row(first, 0), row(first, 1)};
-    if constexpr (kMask) functions.mask(scores, this->own_head, first_key, rows);
-    else if constexpr (transforms_scores(T) || T.token_factors)
-      functions.score(scores, this->own_head, first_key, rows);
-    else
-      functions.score(scores, this->own_head, first_key, rows,
-                      [&] { return context.expression_params->unit * this->factor_of_scores; });
+    const auto apply = [&](auto& of, int first_key) {
+      if constexpr (kMask) functions.mask(of, this->own_head, first_key, rows);
+      else if constexpr (transforms_scores(T) || T.token_factors) functions.score(of, this->own_head, first_key, rows);
+      else
+        functions.score(of, this->own_head, first_key, rows,
+                        [&] { return context.expression_params->unit * this->factor_of_scores; });
+    };
+    if constexpr (takes_transposed_v(C)) tile::for_each_four(scores, first_even_key(block), apply);
+    else apply(scores, block * kBlockN + tile::column_of_lane(lane()));
   }
   template <bool kMask>
   FC_DEVICE void express(int block, float (&scores)[kScores]) {
@@ -302,7 +320,7 @@ struct Consumer : tile::Marks,
   FC_DEVICE tile::SlotRows own_rows() const { return context.rows_in(ring_tile.stage(), index * kRowsPerConsumer); }
   FC_DEVICE void multiply_by_keys(int block, float (&scores)[kScores]) const {
     if constexpr (takes_transposed_v(C))
-      tile::multiply_by_keys<tile::EvenKeys, kBlockN>(scores, key_factors, block, 4 * (lane() % 4));
+      tile::multiply_by_keys<tile::EvenKeys, kBlockN>(scores, key_factors, block, first_even_key(0));
     else tile::multiply_by_keys<tile::KeysInOrder, kBlockN>(scores, key_factors, block, tile::column_of_lane(lane()));
   }
   // As the softmax takes them.

@@ -71,10 +71,6 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     if (auto reason = why_no_hopper(limits)) return reason;
     if (problem.has_expression() && problem.paged())
       return "functions of the user's own on paged caches: its loader of pages does not know lists of blocks";
-    if (problem.has_expression() && problem.has_transposed_v())
-      return "v_layout dn with functions of the user's own: no kernel of this family has both";
-    if (problem.has_transposed_v() && problem.has_score())
-      return "v_layout dn with a softcap, ALiBi or a sink: no kernel of this family has both";
     if (!problem.is_8bit()) return "e4m3 and e5m2 only";
     if (problem.output_dtype() != DType::kF16 && problem.output_dtype() != DType::kBF16)
       return fmt::format("o in fp16 or bf16 only, not {}", to_string(problem.output_dtype()));
@@ -147,7 +143,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, tiles, sms));
     const int head_dim = static_cast<int>(problem.head_dim), head_dim_v = static_cast<int>(problem.head_dim_v);
     const BoxColumns columns = {width_of(head_dim), width_of(head_dim_v)};
-    if (problem.has_transposed_v()) step.set_params(TransposedFp8Params{params, {}});
+    if (problem.has_transposed_v()) set_params_of(step, TransposedFp8Params{params, {}}, problem, layouts);
     else if (problem.paged()) set_pool_params(step, params, config.block_n, problem, layouts, columns);
     else set_params_of(step, params, problem, layouts);
     relocate_fp8(step, offsetof(Fp8Params, fp8), problem);
@@ -183,7 +179,8 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                  Operand::kO);
     Program program = one_step(std::move(step));
     add_tile_counter(program, config.scheduler, offsetof(Fp8Params, tile_counter));
-    add_lists<Fp8Params>(program, config, problem, layouts);
+    if (problem.has_transposed_v()) add_lists<TransposedFp8Params>(program, config, problem, layouts);
+    else add_lists<Fp8Params>(program, config, problem, layouts);
     add_clear(program, config, problem);
     return program;
   }

@@ -93,11 +93,23 @@ forward_fp8_scored(const __grid_constant__ Scored<Params<ptx::TensorMap>> params
   attend<T, C>(params.plain, nullptr, &params.score);
 }
 
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_vdn_scored(const __grid_constant__ Scored<TransposedParams<ptx::TensorMap>> params) {
+  attend<T, C>(params.plain.plain, &params.plain.k_odd, &params.score);
+}
+
 // Functions of the user's own, with built-in ones or without.
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_expressed(const __grid_constant__ Expressed<Params<ptx::TensorMap>> params) {
   attend<T, C>(params.plain, nullptr, &params.score, nullptr, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_vdn_expressed(const __grid_constant__ Expressed<TransposedParams<ptx::TensorMap>> params) {
+  attend<T, C>(params.plain.plain, &params.plain.k_odd, &params.score, nullptr, &params.expression);
 }
 
 // Sequences of different lengths, with a function of scores or without.

@@ -23,6 +23,29 @@ FC_DEVICE const float& element(const EvenKeysFirst<Accumulator>& of, int i) {
   return element(of.scores, i % 2 * (kElements<Accumulator> / 2) + i / 8 * 4 + i / 2 % 2 * 2 + i / 4 % 2);
 }
 
+// Four of such scores, of either row two keys that follow each other: what functions of scores take, which count keys
+// as an accumulator in their order has them.
+template <class Accumulator>
+struct FourOfEvenKeysFirst {
+  Accumulator& scores;
+  int first;  // among ByteSoftmax's
+};
+template <class Accumulator>
+constexpr int kElements<FourOfEvenKeysFirst<Accumulator>> = 4;
+template <class Accumulator>
+FC_DEVICE float& element(FourOfEvenKeysFirst<Accumulator>& of, int i) {
+  return const_cast<float&>(element(EvenKeysFirst<Accumulator>{of.scores}, of.first + i));
+}
+// Calls body(four, first key) for all of a block; `first_key` is the lane's, 4 (lane % 4) from the block's.
+template <int kCount, class Body>
+FC_DEVICE void for_each_four(float (&scores)[kCount], int first_key, Body body) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    FourOfEvenKeysFirst<float[kCount]> four = {scores, i};
+    body(four, first_key + i / 8 * 16 + i / 4 % 2 * 2);
+  }
+}
+
 // The key of element i of `count`, from the lane's first one, 4 (lane % 4).
 constexpr int even_first_key_of_element(int i, int count) {
   return i % (count / 2) / 4 * 16 + i % 2 * 2 + i / (count / 2);
