@@ -106,6 +106,12 @@ TEST(Dispatch, DecodesEightBitsWithKeysDealtOut) {
     EXPECT_EQ(choose(id, gpu("a100", "sm_80")).candidate.family->name(), "sm80_decode_fwd") << id;
   }
   EXPECT_EQ(choose("b64_h32_hk8_sq1_sk4096_d128_e4m3", gpu("h100", "sm_90")).candidate.family->name(), "sm90_fp8_fwd");
+  // A CTA for each of eight heads would read 65,536 keys.
+  for (const char* arch : {"sm_89", "sm_90"}) {
+    EXPECT_EQ(choose("b1_h8_sq1_sk65536_d128_e4m3", gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd");
+    EXPECT_NE(choose("b1_h8_sq1_sk1024_d128_e4m3", gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd");
+    EXPECT_NE(choose("b1_h8_sq17_sk65536_d128_e4m3", gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd");
+  }
 }
 
 // More rows than decoding's, whatever the batch, the cache and the scores are; what its boxes of TMA cannot

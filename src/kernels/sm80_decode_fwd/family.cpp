@@ -76,13 +76,13 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     return std::nullopt;
   }
 
-  // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured, but with functions of the
-  // user's own, which no other family that splits a row's keys has, and of e5m2, few rows of which dispatch has always
-  // decoded. Quantised caches have no other family but the naive one and that of wide heads, and 8-bit q in pages has
-  // one on Hopper alone.
-  int preference(const Problem& problem, const DeviceLimits&) const override {
+  // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured, but for few rows with
+  // functions of the user's own, which no other family that splits a row's keys has, or of 8 bits (splits_alone).
+  // Quantised caches have no other family but the naive one and that of wide heads, and 8-bit q in pages has one on
+  // Hopper alone.
+  int preference(const Problem& problem, const DeviceLimits& limits) const override {
     const bool few_rows = problem.seqlen_q <= kFewInvariantRows;
-    if (!problem.ragged()) return few_rows && (problem.has_expression() || problem.dtype == DType::kE5M2) ? 95 : 75;
+    if (!problem.ragged()) return few_rows && (problem.has_expression() || splits_alone(problem, limits)) ? 95 : 75;
     return few_rows ? 95 : 70;
   }
 
@@ -162,6 +162,15 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   }
 
  private:
+  // Of 8 bits no other family splits the keys of a row: e5m2, which dispatch has always decoded, and e4m3 where a CTA
+  // for each head would leave half of the SMs idle through many keys. Nobody has timed that.
+  static bool splits_alone(const Problem& problem, const DeviceLimits& limits) {
+    constexpr std::int64_t kManyKeys = 4096;
+    if (problem.dtype == DType::kE5M2) return true;
+    return problem.dtype == DType::kE4M3 && problem.seqlen_kv >= kManyKeys &&
+           2 * problem.batch * problem.heads_q <= limits.multiprocessors;
+  }
+
   // Up to eight query rows. On an H100 a quantised cache took 0.85 to 0.99 of the time of 16 rows. More CTAs of int4
   // are faster, 0.95 at 64 sequences of 4,096 keys in pages of heads, but where their parts have to be merged: 1.1 at
   // one sequence of 32,768.
