@@ -168,7 +168,8 @@ typedef struct fc_tensor {
  * [pages, page_size, heads_kv, head_dim] and the order above are views, and so are K and V in one tensor. Which pages a
  * sequence has is in fc_operands.block_table, and how many keys in fc_operands.seqused_kv. */
 typedef struct fc_attention {
-  uint32_t struct_size; /* sizeof(fc_attention); FC_ATTENTION_INIT sets it */
+  uint32_t struct_size; /* sizeof(fc_attention); FC_ATTENTION_INIT sets it, dtype to FC_FP16, batch, heads and lengths
+                           to 1, and head dims to 64 */
   int32_t dtype;        /* fc_dtype */
   int64_t batch, heads_q;
   int64_t heads_kv;            /* divides heads_q */

@@ -89,7 +89,16 @@ def _of_torch(x: Any, role: str) -> View:
         address = x.data_ptr()
     except RuntimeError as error:  # inside vmap, jvp and their kin
         raise Error(f"{role} is a tensor without memory of its own ({error}); call flashcore.attention outside of torch.func") from error
-    return View("torch", device, _dtype(str(x.dtype), role), tuple(x.shape), tuple(x.stride()), address, x)
+    # NumPy's empty arrays have strides of 0, which PyTorch keeps, and .contiguous() too.
+    strides = tuple(x.stride()) if x.numel() else _contiguous(tuple(x.shape))
+    return View("torch", device, _dtype(str(x.dtype), role), tuple(x.shape), strides, address, x)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
+    return tuple(strides)
 
 
 def _in_elements(strides: tuple[int, ...], shape: tuple[int, ...], item: int, role: str) -> tuple[int, ...]:

@@ -39,6 +39,9 @@ def output_dtype(dtype: str) -> str:
 def require_types(q: View, *others: tuple[str, View]) -> None:
     """Error unless k and v are of q's type, or of one type that a quantised cache has, and on its device."""
     quantised = q.dtype not in DTYPES and all(x.dtype in CACHES for _, x in others)
+    if quantised and len({x.dtype for _, x in others}) > 1:
+        found = " and ".join(f"{role} is {x.dtype}" for role, x in others)
+        raise Error(f"{found}; a quantised cache has one type: give k and v of the same")
     for role, x in others:
         if x.device != q.device or x.dtype != (others[0][1].dtype if quantised else q.dtype):
             raise Error(f"q is {q.dtype} on {q.device} and {role} is {x.dtype} on {x.device}; all three must agree, but for the type of a "

@@ -126,7 +126,9 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
     cu_q = _varlen._int32s(cu_seqlens_q, "cu_seqlens_q", vq, stream)
     used_q = None if seqused_q is None else _varlen._int32s(seqused_q, "seqused_q", vq, stream)
     batch = cu_q.shape[0] - 1
-    if batch < 1 or used.shape != (batch,) or (used_q is not None and used_q.shape != (batch,)):
+    if batch >= 1 and used_q is not None and used_q.shape != (batch,):
+        raise Error(f"seqused_q has shape {used_q.shape} and cu_seqlens_q {cu_q.shape}; give how many rows of each sequence count, [batch] = ({batch},)")
+    if batch < 1 or used.shape != (batch,):
         raise Error(f"cu_seqlens_q has shape {cu_q.shape} and seqused_kv has {used.shape}; give the boundaries of each sequence's rows, [batch + 1], "
                     "and how many keys it has, [batch]")  # fmt: skip
     sizes = _Sizes(vq, vk, vv, table, batch, layout)
@@ -208,7 +210,10 @@ def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any
     columns = _arrays.cache_view(v_cache, "v_cache", stream, options.get("kv_dtype")).shape[-1:]
     if out is None:
         out = _arrays.empty_like(view, (*view.shape[:-1], *columns), _factors.output_dtype(view.dtype))
-    packed_out = _packed_rows(_arrays.output(out, "out", stream), "out")
+    view_out = _arrays.output(out, "out", stream)
+    if view_out.shape != (*view.shape[:-1], *columns):
+        raise Error(f"out has shape {view_out.shape}; give {(*view.shape[:-1], *columns)}, the axes of q with the columns of v")
+    packed_out = _packed_rows(view_out, "out")
     cu_q = _equal_boundaries(view, batch, rows)
     made = paged_attention(packed, k_cache, v_cache, block_table, seqused_kv, cu_seqlens_q=cu_q, max_seqlen_q=rows, causal=causal,
                            out=packed_out, return_lse=return_lse, **options)  # fmt: skip
@@ -306,6 +311,6 @@ def _csr(module: Any, indptr: Any, indices: Any, last_page_len: Any, page_size: 
         table = module.where(is_page, indices[module.clip(at, 0, total - 1)], none)
     last = last_page_len.astype(wide) if module.__name__ == "numpy" else last_page_len.to(wide)
     keys = module.where(counts == 0, 0 * counts, (counts - 1) * page_size + last)
-    good = (counts >= 0) & (counts <= max_pages) & ((counts == 0) | ((last >= 1) & (last <= page_size)))
+    good = (counts >= 0) & (counts <= max_pages) & ((counts == 0) | ((last >= 1) & (last <= page_size))) & (keys <= _MOST_KEYS)
     keys = module.where(good, keys, 0 * counts - 1)
     return table, keys.astype(module.int32) if module.__name__ == "numpy" else keys.to(module.int32)

@@ -225,7 +225,8 @@ class _Sizes:
         if batch_k != self.batch or batch_v != self.batch:
             raise Error(f"q, k and v have {self.batch}, {batch_k} and {batch_v} batch entries; all three must agree")
         if (heads_v, seqlen_v) != (self.heads_kv, self.seqlen_kv):
-            raise Error(f"k has {self.heads_kv} heads of {self.seqlen_kv} rows and v has {heads_v} of {seqlen_v}; both must agree")
+            hint = " (v_layout='dn' says that v lies transposed, as flashcore.quantize makes it)" if v.shape[3] == self.seqlen_kv and not self.v_layout else ""
+            raise Error(f"k has {self.heads_kv} heads of {self.seqlen_kv} rows and v has {heads_v} of {seqlen_v}; both must agree{hint}")
         if dim_k != self.head_dim:
             raise Error(f"q has head_dim {self.head_dim} and k has {dim_k}; both must agree")
 

@@ -16,9 +16,10 @@ _SCALINGS = {"tensor": _factors.TENSOR, "head": _factors.HEAD, "token": _factors
 
 
 class Quantized(NamedTuple):
-    """What `quantize` returns: `flashcore.attention(*x.arrays, **x.descales)`.
+    """What `quantize` returns: `flashcore.attention(*x.arrays, **x.descales)`, with `v_layout="dn"` where that was asked for.
 
     Attributes:
+        arrays, descales: (q, k, v), and the three factors by their names in `flashcore.attention`.
         q, k, v: of float8_e4m3fn or float8_e5m2, contiguous, in the layout that was given; v with v_layout="dn" as that says.
         descale_q, descale_k, descale_v: float32, of one element or [batch, heads_kv]; with scaling="token" [batch, heads, seqlen_q],
             [batch, heads_kv, seqlen_kv] and [batch, heads_kv], whatever the layout.

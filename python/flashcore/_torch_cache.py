@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Optional, Union
 
 import torch
@@ -45,8 +46,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         cu_seqlens_q, max_seqlen_q: int32 [batch + 1] and a bound, for sequences with different numbers of rows (FlashAttention 3's).
         cu_seqlens_k_new: int32 [batch + 1]: k and v are [new rows of all sequences, heads_kv, dim] (FlashAttention 3's).
         sink: [heads], logits that join each row's sum (not in FlashAttention).
-        q_descale, k_descale, v_descale: float32 [batch, heads_kv], FlashAttention 3's: what q and caches of 8 bits are multiplied with. Beside
-            q of 16 bits caches of float8_e4m3fn, float8_e5m2 or int8 are quantised ones: k_descale and v_descale (not in FlashAttention).
+        q_descale, k_descale, v_descale: float32 [batch, heads_kv], FlashAttention 3's, or numbers: what q and caches of 8 bits are multiplied
+            with. Beside q of 16 bits caches of float8_e4m3fn, float8_e5m2 or int8 are quantised ones: k_descale and v_descale (not in
+            FlashAttention), which may also be of each key, [pages, heads_kv, page_size] or [batch, heads_kv, length].
 
     Returns:
         The output with the axes of q, or (output, softmax_lse) with float32 [batch, heads, rows], or [heads, rows of all sequences].
@@ -76,7 +78,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
     with torch.no_grad():
         q, k_cache, v_cache = (x.detach() for x in (q, k_cache, v_cache))
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-        dense = block_table is None and cache_batch_idx is None
+        # Factors of each key are those of pages: an entry of the cache is one.
+        by_key = isinstance(k_descale, Tensor) and k_descale.dim() == 3
+        dense = block_table is None and cache_batch_idx is None and not by_key
         _require_integers("block_table", block_table, 2, torch.int32)
         _require_integers("cache_batch_idx", cache_batch_idx, 1, torch.int32, torch.int64)
         if block_table is None:
@@ -85,14 +89,17 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
             block_table = _rows_of(block_table, cache_batch_idx, batch)
         room = block_table.shape[1] * k_cache.shape[1]
         used = _lengths(cache_seqlens, batch, room, q)
+        options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink)
+        call = functools.partial(_call, k_cache=k_cache, v_cache=v_cache, table=block_table, cu_q=cu_seqlens_q, max_q=max_seqlen_q, dense=dense,
+                                 with_lse=return_softmax_lse, descale_q=q_descale, descale_k=k_descale, descale_v=v_descale, **options)  # fmt: skip
         if k is not None and v is not None:
             rotary = None if rotary_cos is None or rotary_sin is None else (rotary_cos.detach(), rotary_sin.detach(), rotary_interleaved)
             at_length = not causal and _plan.window_sides(window_size) == (-1, -1)
+            with _varlen.rehearsal():  # a call that is refused leaves the caches as they are
+                call(q, used)
             q, used = _append(q, k_cache, v_cache, k.detach(), v.detach(), block_table, used, rotary, at_length, k_descale, v_descale,
                               cu_seqlens_q, cu_seqlens_k_new)  # fmt: skip
-        return _call(q, k_cache, v_cache, block_table, used, cu_seqlens_q, max_seqlen_q, dense, return_softmax_lse,
-                     descale_q=q_descale, descale_k=k_descale, descale_v=v_descale,
-                     **_options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink))  # fmt: skip
+        return call(q, used)
 
 
 def _descales(q: Tensor, k_cache: Tensor, *given: Any) -> tuple[Any, Any, Any]:
@@ -261,8 +268,9 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, positions: T
     return torch.cat((turned.clamp(-most, most), rest), -1).to(x.dtype)
 
 
-def _call(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, used: Tensor, cu_q: Optional[Tensor], max_q: Optional[int], dense: bool,
-          with_lse: bool, **options: Any) -> Union[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+def _call(q: Tensor, used: Tensor, *, k_cache: Tensor, v_cache: Tensor, table: Tensor, cu_q: Optional[Tensor], max_q: Optional[int], dense: bool,
+          with_lse: bool, **options: Any) -> Any:  # fmt: skip
+    """What flash_attn_with_kvcache returns, or None in a rehearsal."""
     q = q if q.stride(-1) == 1 else q.contiguous()
     if cu_q is None:
         if q.dim() != 4:
@@ -282,6 +290,8 @@ def _call(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, used: Tens
                                         return_lse=with_lse, **options)  # fmt: skip
     else:
         made = _paged.paged_attention(packed, k_cache, v_cache, table, used, cu_seqlens_q=cu_q, max_seqlen_q=bound, return_lse=with_lse, **options)
+    if made is None:
+        return None
     _torch_launch.computed.add()
     if q.dim() == 3:
         return made

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
+import threading
+from collections.abc import Iterator
 from typing import Any, Callable
 
 from . import _arrays, _factors, _functions, _library, _plan, _scores
@@ -68,6 +71,23 @@ def _batch_of(cu_q: View, cu_kv: View, **used: View | None) -> int:
     return batch
 
 
+class _Rehearsals(threading.local):
+    active = False
+
+
+_rehearsals = _Rehearsals()
+
+
+@contextlib.contextmanager
+def rehearsal() -> Iterator[None]:
+    """Calls within it check their operands and make their plan, and launch nothing: for who must not begin what is refused later."""
+    _rehearsals.active = True
+    try:
+        yield
+    finally:
+        _rehearsals.active = False
+
+
 def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales: tuple[Any, Any, Any], score: tuple[Any, Any, Any],
                   functions: Given, plan_of: Callable[[tuple[View, View, View, View], int, _scores.Scores], Plan], return_lse: bool,
                   stream: int | None, return_amax: Any, **addresses: int) -> Any:  # fmt: skip
@@ -82,6 +102,8 @@ def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales
     scores, operands = _scores.read(vq, *score, lambda: sizes, stream)
     scores = _scores.with_amax(scores, return_amax, vq.dtype)
     p = plan_of((vq, vk, vv, vo), factors.scaling, scores)
+    if _rehearsals.active:
+        return None
     lse = lse_view = None
     if return_lse:
         lse = _arrays.empty_like(vq, (sizes.heads_q, sizes.total_q), "fp32")

@@ -52,6 +52,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
             the log-sum-exp. RuntimeError: for tensors that do not fit together.
     """
     _refuse_dropout(dropout_p)
+    _require_tensors(q=q, k=k, v=v)
     left, right = _plan.window_sides(window_size)
     if causal:
         right = 0
@@ -113,12 +114,13 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
 
     Returns:
         [rows, heads, dim of v], or (out, softmax_lse, None) with the log-sum-exp as float32 [heads, rows]. A call whose inputs require a
-        gradient is made of calls for each sequence, whose lengths it reads on the host.
+        gradient is made of calls for each sequence, whose lengths it reads on the host: it refuses what gets NaN otherwise.
 
     Raises:
         flashcore.Error: for dropout, a gradient of a call with a block_table, tensors that do not fit together, a gradient of a call that returns the log-sum-exp.
     """
     _refuse_dropout(dropout_p)
+    _require_tensors(q=q, k=k, v=v)
     left, right = _plan.window_sides(window_size)
     if causal:
         right = 0
@@ -132,11 +134,13 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
             raise _library.Error("return_attn_probs is given and an input requires a gradient, which the log-sum-exp has not; leave one of them out")
         if block_table is not None:
             raise _library.Error("block_table is given and an input requires a gradient, which a cache in pages has not; use torch.no_grad()")
-        return _by_sequence(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, sink, **options)
+        return _by_sequence(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, alibi_slopes, sink, **options)
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     slopes, logits = (None if x is None else x.detach().float().contiguous() for x in (alibi_slopes, sink))
     if block_table is not None:
         if seqused_k is None:
+            if cu_seqlens_k is None:
+                raise _library.Error("block_table is given, cu_seqlens_k and seqused_k are not; give one: how many keys each sequence has")
             seqused_k = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
         made = _paged.paged_attention(q, k, v, block_table, seqused_k, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
                                       max_seqlen_kv=max_seqlen_k, alibi=slopes, sink=logits, seqused_q=seqused_q,
@@ -170,13 +174,14 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
 
 
 def _by_sequence(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_kv: Tensor, used_q: Optional[Tensor], used_kv: Optional[Tensor],
-                 slopes: Optional[Tensor], sink: Optional[Tensor], **options: Any) -> Tensor:  # fmt: skip
+                 most_q: int, most_kv: int, slopes: Optional[Tensor], sink: Optional[Tensor], **options: Any) -> Tensor:  # fmt: skip
     """One sequence after another, for their gradients. Rows that no sequence has are 0."""
     out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
-    starts_q, starts_kv = cu_q.tolist(), cu_kv.tolist()
-    for s in range(len(starts_q) - 1):
-        rows = slice(starts_q[s], starts_q[s + 1] if used_q is None else starts_q[s] + int(used_q[s]))
-        keys = slice(starts_kv[s], starts_kv[s + 1] if used_kv is None else starts_kv[s] + int(used_kv[s]))
+    all_rows = _parts("q", cu_q, used_q, most_q, q.shape[0])
+    all_keys = _parts("k", cu_kv, used_kv, most_kv, k.shape[0])
+    if len(all_rows) != len(all_keys):
+        raise _library.Error(f"cu_seqlens_q is of {len(all_rows)} sequences and cu_seqlens_k of {len(all_keys)}; give [batch + 1] both")
+    for s, (rows, keys) in enumerate(zip(all_rows, all_keys)):
         if rows.stop == rows.start:
             continue
         one = (x[part].transpose(0, 1).unsqueeze(0) for x, part in ((q, rows), (k, keys), (v, keys)))
@@ -186,8 +191,41 @@ def _by_sequence(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_kv: Tensor, u
     return out
 
 
+def _parts(of: str, cu: Tensor, used: Optional[Tensor], most: int, rows: int) -> list[slice]:
+    """Where each sequence lies in the packed tensor `of`. The host reads them, so what would be NaN of a kernel is refused."""
+    starts = _numbers(f"cu_seqlens_{of}", cu)
+    if not starts:
+        raise _library.Error(f"cu_seqlens_{of} is empty; give [batch + 1]")
+    counts = None if used is None else _numbers(f"seqused_{of}", used)
+    if counts is not None and len(counts) != len(starts) - 1:
+        raise _library.Error(f"seqused_{of} is of {len(counts)} sequences and cu_seqlens_{of} of {len(starts) - 1}; give one number for each")
+    found = []
+    for s, (start, end) in enumerate(zip(starts, starts[1:])):
+        if not 0 <= start <= end <= rows:
+            raise _library.Error(f"cu_seqlens_{of}[{s}:{s + 2}] is {start}, {end}; give boundaries that do not descend, within the {rows} rows that {of} has")
+        count = end - start if counts is None else counts[s]
+        if not 0 <= count <= end - start:
+            raise _library.Error(f"seqused_{of}[{s}] is {count} and the sequence has {end - start}; give 0 to that many")
+        if count > most:
+            raise _library.Error(f"sequence {s} has {count} rows of {of} and max_seqlen_{of} is {most}; give a bound that holds")
+        found.append(slice(start, start + count))
+    return found
+
+
+def _numbers(name: str, x: Any) -> list[int]:
+    if not isinstance(x, Tensor) or x.dim() != 1 or x.is_floating_point():
+        raise _library.Error(f"{name} is {f'{x.dtype} of shape {tuple(x.shape)}' if isinstance(x, Tensor) else type(x).__name__}; give int32, one axis")
+    return [int(n) for n in x.tolist()]
+
+
 def _heads_first(x: Tensor) -> Tensor:
     return x.transpose(1, 2) if x.dim() == 4 else x  # another number of axes is refused with a better message
+
+
+def _require_tensors(**operands: Any) -> None:
+    for name, x in operands.items():
+        if not isinstance(x, Tensor):
+            raise _library.Error(f"{name} is a {type(x).__name__}; flashcore.flash_attn takes PyTorch tensors (flashcore.attention takes NumPy's)")
 
 
 def _require_floats(**operands: Optional[Tensor]) -> None:

@@ -205,4 +205,4 @@ def _descales(q: Tensor, *given: Optional[Tensor]) -> dict[str, Any]:
     if there and len(there) < 3:
         missing = next(name for name in _DESCALES if name not in there)
         raise _library.Error(f"{there[0]} is given and {missing} is not; give all three, or none")
-    return dict(zip(("descale_q", "descale_k", "descale_v"), (None if x is None else x.detach().contiguous() for x in given)))
+    return dict(zip(("descale_q", "descale_k", "descale_v"), (x.detach().contiguous() if isinstance(x, Tensor) else x for x in given)))

@@ -159,6 +159,7 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
   if (!choice_)
     throw_bad_input("no kernel runs {} on these tensors: {}", problem_.id(), notes_.empty() ? "" : notes_.front());
   add_slow_note(request);
+  add_empty_notes(request.layouts);
 }
 
 bool Plan::make(const Choice& choice, const Request& request) {
@@ -190,6 +191,18 @@ void Plan::load(const Choice& choice, Program program) {
   program_ = std::make_unique<LoadedProgram>(context_->device(), std::move(program), context_->load(artifact_),
                                              context_->somewhere());
   if (const std::string why = why_not_kept(); !why.empty()) notes_.push_back(why);
+}
+
+// Sizes that a caller forgot are 0, and 0 is no error.
+void Plan::add_empty_notes(const ProblemLayouts& layouts) {
+  if (!problem_.ragged() || problem_.batch == 0) return;
+  if (problem_.seqlen_q > 0 && layouts.total_q == 0)
+    notes_.push_back("total_q is 0: q and o have no rows, and nothing is written");
+  if (!problem_.paged() || problem_.seqlen_kv == 0) return;
+  if (layouts.pages == 0)
+    notes_.push_back("pages is 0: the cache has none, and each row that would see a key gets NaN");
+  if (layouts.max_pages == 0)
+    notes_.push_back("max_pages is 0: no sequence has room for a key, and one that has keys gets NaN");
 }
 
 // A user must not wait ten times as long without being told why.

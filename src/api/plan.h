@@ -33,6 +33,7 @@ class Plan {
   bool make(const Choice& choice, const Request& request);
   void load(const Choice& choice, Program program);
   void add_slow_note(const Request& request);
+  void add_empty_notes(const ProblemLayouts& layouts);
   void check(const Addresses& addresses) const;
   void check_floats(const Addresses& addresses) const;
   void check_int32s(const Addresses& addresses) const;

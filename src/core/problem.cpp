@@ -85,6 +85,9 @@ std::vector<SequenceLengths> Problem::sequences() const {
   } else if (lengths == Lengths::kRandom) {
     SplitMix random(static_cast<std::uint64_t>((batch * 1000003 + seqlen_q) * 1000003 + seqlen_kv));
     for (SequenceLengths& each : all) each = random_lengths(random, seqlen_q, seqlen_kv);
+    // Of few sequences all might be empty, and a check of nothing passes.
+    const auto has_pairs = [](const SequenceLengths& each) { return each.q > 0 && each.kv > 0; };
+    if (!all.empty() && std::ranges::none_of(all, has_pairs)) all.front() = {seqlen_q, seqlen_kv};
   }
   return all;
 }

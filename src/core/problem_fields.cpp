@@ -661,7 +661,7 @@ std::vector<ProblemField> make_fields() {
        .doc = "fixed: every sequence has the lengths above. Otherwise the batch is ragged: those are upper bounds, and "
               "the sequences lie one after another, with their boundaries in device memory (cu_seqlens). The word says "
               "which lengths checks and benchmarks take: full (the bounds), halving (the bounds, half of them, a "
-              "quarter, ...) or random (drawn from the sizes; some are 0). Kernels do not know it.",
+              "quarter, ...) or random (drawn from the sizes; some are 0, but not all). Kernels do not know it.",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.lengths)); },
        .set = set_lengths,
        .otherwise = [](const Problem&) -> FieldValue { return std::string("fixed"); },

@@ -143,6 +143,7 @@ NamedProblem find_problem(const Suite& suite, std::string_view name_or_id) {
     const PlacedProblem problem = PlacedProblem::parse(name_or_id);
     return {problem.id(), problem};
   } catch (const Error& error) {
+    if (name_or_id.starts_with('{')) throw_bad_input("{}: {}", excerpt(name_or_id), error.what());
     std::vector<std::string> names;
     for (const NamedProblem& named : suite.problems) names.push_back(named.name);
     // The form of all ids is a page.

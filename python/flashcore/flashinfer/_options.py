@@ -220,16 +220,23 @@ def _undivided(o: Options, batch: int, device: torch.device, q: Any, k: Any, v: 
     if has_q:
         roles.insert(0, ("q_scale", q, o.heads_kv))
     if not any(map(is_by_head, (q, k, v))) and not any(is_on(x, device) for _, x, _ in roles if o.kv_dtype.itemsize == 1):
-        of_k, of_v = number(k, "k_scale"), number(v, "v_scale")
+        of_q, of_k, of_v = (_positive(x, name) for x, name in ((q, "q_scale"), (k, "k_scale"), (v, "v_scale")))
         if o.kv_dtype != o.dtype and (of_k, of_v) != (1.0, 1.0):  # however small: the kernel has them in fp32
-            return Factors(number(q, "q_scale"), 1.0, {"descale_k": of_k, "descale_v": of_v})
-        return Factors(number(q, "q_scale") * of_k, of_v, {})
+            return Factors(of_q, 1.0, {"descale_k": of_k, "descale_v": of_v})
+        return Factors(of_q * of_k, of_v, {})
     if o.kv_dtype.itemsize > 1:
         raise Error(f"a scale for each head is given and q is {o.dtype}; give numbers: only 8-bit tensors have factors")
     if is_by_head(q) and not has_q:
         raise Error(f"q_scale has a factor for each head and q is {o.dtype}; give a number: only the cache has 8 bits")
     made = {f"descale_{name[0]}": x for (name, _, _), x in zip(roles, descales(batch, device, *roles))}
-    return Factors(1.0 if has_q else number(q, "q_scale"), 1.0, made)
+    return Factors(1.0 if has_q else _positive(q, "q_scale"), 1.0, made)
+
+
+def _positive(given: Any, name: str) -> float:
+    found = number(given, name)
+    if not 0 < found < math.inf:
+        raise Error(f"{name} is {found}; give a positive, finite number")
+    return found
 
 
 def has_query_factors(o: Options, q_scale: Any) -> bool:
