@@ -101,8 +101,9 @@ int ExpressionBuilder::element(const ExpressionTensor& tensor, std::span<const i
   for (const int index : indices) {
     const ExpressionNode& of = this->node(index);
     if (of.type != Type::kInt)
-      // The node's own column is where its text stood first.
-      fail(column, fmt::format("an index of '{}' is {}, and has to be an int", name, expression_type_words(of.type)));
+      // A node's column is where its text stood first, which may be before this.
+      fail(std::max(of.column, column),
+           fmt::format("an index of '{}' is {}, and has to be an int", name, expression_type_words(of.type)));
     node.args[static_cast<std::size_t>(node.count++)] = index;
   }
   const auto at = std::find_if(made_.tensors_.begin(), made_.tensors_.end(),

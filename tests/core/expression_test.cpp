@@ -271,6 +271,7 @@ TEST(Expression, ErrorsSayWhereWhatAndWhatIsAllowed) {
       {"slope[h, i]", kScore, 1, "'slope' takes 1 index, and was given 2"},
       {"slope[s]", kScore, 7, "an index of 'slope' is a float, and has to be an int"},
       {"slope[0.5]", kScore, 7, "has to be an int"},
+      {"s + slope[s]", kScore, 5, "an index of 'slope' is a float"},
       {"i[0]", kScore, 2, "'i' is a variable, and takes no index"},
       {"i < j", kScore, 1, "a score is a number"},
       {"i + j", kMask, 1, "a mask is a condition (such as j <= i), and this is an int"},
