@@ -28,11 +28,12 @@ bool score_reads_tensors(const Problem& problem) {
 // 96 keys of them spilled 8 to 20 bytes, 128 up to 260, 64 in a ragged batch 8; past 128 columns 64 keys beside two
 // consumers 52, and beside a softcap 16; beside sums of 160 columns in flight with the scores 8 to 144; of 192 columns
 // of V under a causal mask or a window 140 to 228. Beside V that lies transposed 64 keys of 128 columns spilled 48 to
-// 232, and of 64 beside three consumers 36.
+// 232, of 64 beside three consumers 36, and 32 keys of 96 beside three consumers 16 to 60.
 int most_keys_of_a_block(const Problem& problem, const Fp8Config& config) {
   if (!score_reads_tensors(problem)) return std::numeric_limits<int>::max();
   const std::int64_t widest = std::max(problem.head_dim, problem.head_dim_v);
-  if (widest <= 64) return !problem.has_transposed_v() ? 96 : config.num_consumers > 2 ? 32 : 64;
+  if (problem.has_transposed_v() && config.num_consumers > 2) return widest <= 64 ? 32 : 0;
+  if (widest <= 64) return problem.has_transposed_v() ? 64 : 96;
   const bool is_full = (widest > 128 && (config.num_consumers > 1 || problem.has_score())) ||
                        (config.overlap == Overlap::kScoresFirst && problem.head_dim_v > 144) ||
                        (problem.head_dim_v > 176 && problem.head_dim_v <= 192);
