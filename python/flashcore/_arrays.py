@@ -94,13 +94,6 @@ def _of_torch(x: Any, role: str) -> View:
     return View("torch", device, _dtype(str(x.dtype), role), tuple(x.shape), strides, address, x)
 
 
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
-    return tuple(strides)
-
-
 def _in_elements(strides: tuple[int, ...], shape: tuple[int, ...], item: int, role: str) -> tuple[int, ...]:
     if any(stride % item for stride, extent in zip(strides, shape) if extent > 1):
         raise Error(f"{role} has strides {strides} bytes, which are no multiples of its {item}-byte elements: copy the array")

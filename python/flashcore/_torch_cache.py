@@ -95,11 +95,26 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         if k is not None and v is not None:
             rotary = None if rotary_cos is None or rotary_sin is None else (rotary_cos.detach(), rotary_sin.detach(), rotary_interleaved)
             at_length = not causal and _plan.window_sides(window_size) == (-1, -1)
-            with _varlen.rehearsal():  # a call that is refused leaves the caches as they are
-                call(q, used)
+            _rehearse(call, q, used)
             q, used = _append(q, k_cache, v_cache, k.detach(), v.detach(), block_table, used, rotary, at_length, k_descale, v_descale,
                               cu_seqlens_q, cu_seqlens_k_new)  # fmt: skip
         return call(q, used)
+
+
+_rehearsed: dict[Any, None] = {}
+
+
+def _rehearse(call: functools.partial[Any], q: Tensor, used: Tensor) -> None:
+    """Before anything is appended: a call that is refused leaves the caches as they are. On a GPU nothing is read that could make one of another
+    step refused, and a step like one before is not tried again; on a CPU factors are read."""
+    looks = tuple((x.dtype, x.shape, x.stride(), x.device) if isinstance(x, Tensor) else repr(x) for x in (q, used, *call.keywords.values()))
+    if looks in _rehearsed and q.device.type != "cpu":
+        return
+    with _varlen.rehearsal():
+        call(q, used)
+    if len(_rehearsed) >= 256:
+        _rehearsed.clear()
+    _rehearsed[looks] = None
 
 
 def _descales(q: Tensor, k_cache: Tensor, *given: Any) -> tuple[Any, Any, Any]:
