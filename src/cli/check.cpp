@@ -156,7 +156,7 @@ struct CheckMode {
 };
 
 void refuse_unread_flags(const CLI::App& app) {
-  static const CheckMode modes[] = {{"--fuzz", {"--family", "--seed", "--jobs"}},
+  static const CheckMode modes[] = {{"--fuzz", {"--family", "--kinds", "--seed", "--jobs"}},
                                     {"--neighbours", {"--family", "--config", "--seed"}},
                                     {"--needles", {"--family", "--config", "--seed", "--seq-kv", "--head-dims"}},
                                     {"--planted", {"--problem"}},
@@ -170,7 +170,7 @@ void refuse_unread_flags(const CLI::App& app) {
   if (!asked) return;
   std::vector<std::string> unread;
   for (const char* flag : {"--suite", "--problem", "--family", "--config", "--patterns", "--configs", "--seed",
-                           "--jobs", "--seq-kv", "--head-dims", "--record", "--recording"})
+                           "--jobs", "--kinds", "--seq-kv", "--head-dims", "--record", "--recording"})
     if (app.count(flag) > 0 && std::find(asked->reads.begin(), asked->reads.end(), flag) == asked->reads.end())
       unread.emplace_back(flag);
   if (!unread.empty())
@@ -235,23 +235,27 @@ void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device,
   });
 }
 
-int finish(const CheckOptions& options, Console& console, const CheckTally& tally, const nlohmann::json& results) {
+int conclude(Console& console, const CheckTally& tally) {
   int skipped = 0;
   for (const auto& [reason, times] : tally.skipped) {
     skipped += times;
     console.line("skipped {}: {}", times, reason);
   }
+  console.summary("{} passed, {} failed, {} skipped{}{}", tally.passed, tally.failed, skipped,
+                  lacking_words(tally.lacking), stopped_by());
+  if (tally.failed > 0) return kFailed;
+  if (tally.lacking > 0) return kNoEnvironment;
+  return unless_interrupted(tally.passed > 0 ? kDone : kNotJudged);
+}
+
+int finish(const CheckOptions& options, Console& console, const CheckTally& tally, const nlohmann::json& results) {
   write_json(options.common, {{"schema", "flashcore.check/1"},
                               {"passed", tally.passed},
                               {"failed", tally.failed},
                               {"skipped", tally.skipped},
                               {"lacking", tally.lacking},
                               {"results", results}});
-  console.summary("{} passed, {} failed, {} skipped{}{}", tally.passed, tally.failed, skipped,
-                  lacking_words(tally.lacking), stopped_by());
-  if (tally.failed > 0) return kFailed;
-  if (tally.lacking > 0) return kNoEnvironment;
-  return unless_interrupted(tally.passed > 0 ? kDone : kNotJudged);
+  return conclude(console, tally);
 }
 
 Run add_check(CLI::App& app) {
@@ -265,10 +269,7 @@ Run add_check(CLI::App& app) {
                  "also N random valid configs of each family (default: 0; for a suite on the emulator 2)")
       ->type_name("N")
       ->check(whole_between(0, 100000));
-  app.add_option("--fuzz", options->fuzz,
-                 "N random problems instead of a suite; a failure is shrunk to a one-line repro")
-      ->type_name("N")
-      ->check(whole_between(1, 10000000));
+  add_fuzz_flags(app, options->fuzz, "N random problems instead of a suite; a failure is shrunk to a one-line repro");
   app.add_option("--neighbours", options->neighbours,
                  "N other batches for sequences at random: are the bits of a row its own where that is promised")
       ->type_name("N")
@@ -298,6 +299,7 @@ Run add_check(CLI::App& app) {
   add_examples(
       app,
       {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
+       "check --device cpu --fuzz 10 --kinds paged,quantised_cache --json fuzz.json",
        "check --device cpu --problem b1_h4_hk2_sq17_sk33_d64_bf16 --family cpu_fwd --patterns normal,peaked --seed 7",
        "check --device cpu --neighbours 20", "check --planted --device emulator --problem gpu_wrong_tail",
        "check --needles --device cpu --seq-kv 4096 --head-dims 64 --json needles.json"});
@@ -308,6 +310,7 @@ Run add_check(CLI::App& app) {
     check_output_file("--record", options->record);
     if (!options->conformance && !(options->record + options->recording).empty())
       throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
+    options->fuzz.limits();  // refuses what is no kind, before a device is opened
     if (!options->needles && (lengths->count() > 0 || dims->count() > 0))
       throw_bad_input("--seq-kv and --head-dims belong to --needles: add it, or leave them out");
     if (options->neighbours > 0) return check_neighbours(*options);
@@ -316,7 +319,7 @@ Run add_check(CLI::App& app) {
     // Before a device is opened: its micro-tests run in forked children.
     if (options->conformance) return check_conformance(*options);
     const DeviceInfo device = describe_device(options->common.device);
-    return options->fuzz > 0 ? check_fuzz(*options, device) : check_suite(*options, device);
+    return options->fuzz.cases > 0 ? check_fuzz(*options, device) : check_suite(*options, device);
   };
 }
 

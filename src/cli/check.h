@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "cli/common.h"
+#include "cli/fuzz_flags.h"
 #include "lab/gates/evaluate.h"
 #include "lab/process/worker.h"
-#include "lab/verify/fuzz.h"
 
 namespace flashcore::cli {
 
@@ -21,7 +21,8 @@ struct CheckOptions {
   std::vector<std::int64_t> seqlens_kv = {131072}, head_dims = {64, 128, 256};  // of --needles
   std::string record, recording;                                                // files: of --conformance
   int random_configs = -1;                                                      // not said
-  int fuzz = 0, neighbours = 0;
+  FuzzFlags fuzz;
+  int neighbours = 0;
   int jobs = 0;
   std::uint64_t seed = 1;
 };
@@ -42,7 +43,9 @@ EvaluateRequest check_request(const NamedProblem& problem, const std::string& su
 void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device, std::int64_t count,
                           const std::function<void(Worker&, std::mutex&, std::int64_t)>& body);
 
-// Summary line, JSON, exit code.
+// Summary line and exit code.
+int conclude(Console& console, const CheckTally& tally);
+// JSON as well, of schema flashcore.check/1.
 int finish(const CheckOptions& options, Console& console, const CheckTally& tally, const nlohmann::json& results);
 
 int check_fuzz(const CheckOptions& options, const DeviceInfo& device);

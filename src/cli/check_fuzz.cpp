@@ -1,9 +1,13 @@
 // flashcore check --fuzz: random problems, configs and data; a failure is shrunk to one line.
 
+#include <fmt/ranges.h>
+
+#include <chrono>
 #include <set>
 
 #include "cli/check.h"
 #include "core/error.h"
+#include "lab/verify/fuzz_file.h"
 
 namespace flashcore::cli {
 
@@ -12,19 +16,11 @@ namespace {
 // Shrinking runs hundreds of small cases; beyond a few failures the next ones are mostly the same fault.
 constexpr std::size_t kShrinkAtMost = 3;
 
-struct Failure {
-  FuzzCase found;
-  Trial trial;
-};
-
 std::vector<const Family*> fuzzed_families(const CheckOptions& options, const DeviceInfo& device) {
   const std::string text = candidate_text(options.common);
   if (text.find(':') != std::string::npos)
     throw_bad_input("--fuzz draws its own configs: leave the config out of {}", text);
-  std::vector<const Family*> families;
-  for (const Family* family : all_families()) {
-    if (family->kind() == device.limits.kind && (text.empty() || family->name() == text)) families.push_back(family);
-  }
+  std::vector<const Family*> families = families_to_fuzz(device.limits, text);
   if (families.empty())
     throw_bad_input("no family{} runs on {}: there is nothing to fuzz; choose another --device",
                     text.empty() ? "" : " '" + text + "'", device.id);
@@ -35,7 +31,7 @@ Trial run_case(Worker& worker, const FuzzCase& c) {
   return worker.evaluate(check_request({c.problem.id(), c.problem}, "fuzz", c.candidate, {c.pattern}, c.seed));
 }
 
-void report_failure(Console& console, Worker& worker, const Failure& failure, const DeviceInfo& device,
+void report_failure(Console& console, Worker& worker, const FuzzRow& failure, const DeviceInfo& device,
                     std::set<std::string>& told) {
   // The same way of failing, so that shrinking a wrong result does not wander off to another fault.
   const auto still_fails = [&](const FuzzCase& c) {
@@ -45,12 +41,12 @@ void report_failure(Console& console, Worker& worker, const Failure& failure, co
       return false;  // Ctrl-C: what is shrunk so far is told
     }
   };
-  const FuzzCase smallest = shrink(failure.found, device.limits, still_fails);
+  const FuzzCase smallest = shrink(failure.drawn, device.limits, still_fails);
   const std::string repro = repro_command(smallest, device.id);
   if (!told.insert(repro).second) return;
   console.summary("{}", console.paint("FAIL " + word_of(failure.trial.ended), Tone::kBad));
   console.block(failure.trial.message);
-  console.summary("  found:  {}", repro_command(failure.found, device.id));
+  console.summary("  found:  {}", repro_command(failure.drawn, device.id));
   console.summary("  shrunk: {}", repro);
 }
 
@@ -58,29 +54,36 @@ void report_failure(Console& console, Worker& worker, const Failure& failure, co
 
 int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
   const std::vector<const Family*> families = fuzzed_families(options, device);
+  const FuzzLimits limits = options.fuzz.limits();
+  const std::int64_t cases = options.fuzz.cases;
   Console console(options.common.quiet, json_on_stdout(options.common));
-  console.line("{} ({}): {} random problems, seed {}", device.name, device.id, options.fuzz, options.seed);
+  console.line("{} ({}): {} random problems{}, seed {}", device.name, device.id, cases,
+               limits.kinds.empty() ? "" : fmt::format(" ({})", fmt::join(options.fuzz.kinds, " or ")), options.seed);
+  FuzzRun run;
+  run.device = device, run.seed = options.seed, run.asked = cases;
+  run.family = candidate_text(options.common), run.kinds = limits.kinds;
   CheckTally tally;
-  std::vector<Failure> failures;
-  nlohmann::json results = nlohmann::json::array();
+  std::vector<FuzzRow> failures;
   std::int64_t done = 0;
-  for_each_with_worker(options, device, options.fuzz, [&](Worker& worker, std::mutex& mutex, std::int64_t i) {
-    const auto drawn = random_case(options.seed, static_cast<std::uint64_t>(i), families, device.limits);
+  const auto began = std::chrono::steady_clock::now();
+  for_each_with_worker(options, device, cases, [&](Worker& worker, std::mutex& mutex, std::int64_t i) {
+    const auto index = static_cast<std::uint64_t>(i);
+    const auto drawn = random_case(options.seed, index, families, device.limits, limits);
     std::optional<Trial> trial;
     if (drawn) trial = run_case(worker, *drawn);
     const std::lock_guard lock(mutex);
     if (!trial) {
+      ++run.not_drawn;
       ++tally.skipped["no family supports what was drawn"];
-    } else if (tally.count(*trial) == Judgement::kFailed) {
-      failures.push_back({*drawn, *trial});
-      results.push_back(*trial);
-    } else if (trial->ended == Ended::kEnvironment) {
-      if (tally.lacking == 1) console.summary("not tried: {}", trial->message);
-      results.push_back(*trial);
+    } else {
+      run.rows.push_back({index, *drawn, *trial});
+      if (tally.count(*trial) == Judgement::kFailed) failures.push_back(run.rows.back());
+      else if (trial->ended == Ended::kEnvironment && tally.lacking == 1)
+        console.summary("not tried: {}", trial->message);
     }
-    console.progress(++done, options.fuzz,
-                     fmt::format("{} failed  {}", tally.failed, drawn ? drawn->problem.id() : ""));
+    console.progress(++done, cases, fmt::format("{} failed  {}", tally.failed, drawn ? drawn->problem.id() : ""));
   });
+  run.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   console.end_progress();
 
   std::set<std::string> told;
@@ -92,7 +95,9 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
       report_failure(console, worker, failures[i], device, told);
     }
   }
-  return finish(options, console, tally, results);
+  if (const std::string counts = counts_by_kind(run.rows); !counts.empty()) console.line("of these: {}", counts);
+  write_rows(options.common, fuzz_json(run));
+  return conclude(console, tally);
 }
 
 }  // namespace flashcore::cli

@@ -2,13 +2,13 @@
 
 #include "cli/arguments.h"
 #include "cli/common.h"
+#include "cli/fuzz_flags.h"
 #include "cli/verbs.h"
 #include "core/environment_error.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "lab/gates/gates.h"
 #include "lab/process/isolate.h"
-#include "lab/verify/fuzz.h"
 
 namespace flashcore::cli {
 
@@ -19,7 +19,7 @@ struct CompileArguments {
   std::vector<std::string> archs;
   bool all = false, cold = false;
   int random_configs = 0;
-  std::int64_t fuzz = 0;
+  FuzzFlags fuzz;
   std::uint64_t seed = 1;
 };
 
@@ -75,11 +75,12 @@ std::vector<Job> fuzz_jobs(const CompileArguments& options, std::vector<std::str
   if (!options.common.config.empty() || options.random_configs > 0)
     throw_bad_input("--fuzz draws its own configs: leave --config and --all-configs out");
   const std::vector<const Family*> families = chosen_families(options);
+  const FuzzLimits drawn_of = options.fuzz.limits();
   std::vector<Job> jobs;
   for (const std::string& arch : options.archs) {
     const DeviceLimits limits = limits_of_arch(arch);
-    for (std::int64_t i = 0; i < options.fuzz; ++i) {
-      if (const auto drawn = random_case(options.seed, static_cast<std::uint64_t>(i), families, limits))
+    for (std::int64_t i = 0; i < options.fuzz.cases; ++i) {
+      if (const auto drawn = random_case(options.seed, static_cast<std::uint64_t>(i), families, limits, drawn_of))
         jobs.push_back({drawn->candidate, drawn->problem, arch, limits});
       else skipped.push_back(fmt::format("case {} on {}: no family supports what was drawn", i, arch));
     }
@@ -88,7 +89,7 @@ std::vector<Job> fuzz_jobs(const CompileArguments& options, std::vector<std::str
 }
 
 std::vector<Job> make_jobs(const CompileArguments& options, std::vector<std::string>& skipped) {
-  if (options.fuzz > 0) return fuzz_jobs(options, skipped);
+  if (options.fuzz.cases > 0) return fuzz_jobs(options, skipped);
   const std::string text = candidate_text(options.common);
   const bool pinned = text.find(':') != std::string::npos;
   if (pinned && options.random_configs > 0) throw_bad_input("--config and --all-configs exclude each other: use one");
@@ -211,7 +212,7 @@ int compile(const CompileArguments& options) {
       interrupted);
   console.end_progress();
 
-  const bool show_config = options.fuzz > 0 || options.random_configs > 0 || !options.common.config.empty();
+  const bool show_config = options.fuzz.cases > 0 || options.random_configs > 0 || !options.common.config.empty();
   std::vector<std::string> header = {"family",  "arch",    "problem", "regs",   "smem B",
                                      "spill B", "stack B", "ms",      "verdict"};
   if (show_config) header.emplace_back("config");
@@ -251,9 +252,7 @@ Run add_compile(CLI::App& app) {
   app.add_option("--all-configs", options->random_configs, "also N random valid configs of each")
       ->type_name("N")
       ->check(whole_between(0, 100000));
-  app.add_option("--fuzz", options->fuzz, "what check --fuzz N of the same --seed would run, instead of a suite")
-      ->type_name("N")
-      ->check(whole_between(1, 10'000'000));
+  add_fuzz_flags(app, options->fuzz, "what check --fuzz N of the same --seed would run, instead of a suite");
   app.add_option("--seed", options->seed, "of the random configs, or of the fuzzer")
       ->check(seed_number())
       ->capture_default_str();
@@ -263,6 +262,7 @@ Run add_compile(CLI::App& app) {
                      "compile --family ref_fwd --arch sm_80 --problem b1_h8_s512_d128_bf16_causal --json -"});
   return [options] {
     watch_interrupts();
+    options->fuzz.limits();  // refuses what is no kind, before the work
     return compile(*options);
   };
 }

@@ -33,6 +33,22 @@ class CheckTest(CliTest):
         result = self.expect(DONE, "check", "--device", "cpu", "--fuzz", "20", "--seed", "3")
         self.assertIn("20 passed, 0 failed, 0 skipped", result.stdout)
 
+    def test_fuzzing_of_some_kinds_keeps_every_case(self):
+        self.expect(DONE, "check", "--device", "cpu", "--fuzz", "6", "--kinds", "paged,quantised_cache", "--seed", "5", "--json", self.path("f.json"))
+        with open(self.path("f.json"), encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual((report["schema"], report["passed"], report["failed"]), ("flashcore.fuzz/1", 6, 0))
+        self.assertEqual([row["index"] for row in report["results"]], list(range(6)))
+        for row in report["results"]:
+            self.assertRegex(row["problem"], "_page|_kv")
+        self.assertIn("fresh", self.expect(DONE, "verify", self.path("f.json")).stdout)
+        report["results"].pop()
+        with open(self.path("f.json"), "w", encoding="utf-8") as file:
+            json.dump(report, file)
+        self.assertIn("it counts 6 passed, and its rows give 5", self.run_flashcore("verify", self.path("f.json")).stdout)
+        self.expect_error(BAD_USAGE, ["--kinds", "--fuzz"], "check", "--device", "cpu", "--kinds", "paged")
+        self.expect_error(BAD_USAGE, ["zebra", "8bit"], "check", "--device", "cpu", "--fuzz", "3", "--kinds", "zebra")
+
     def test_lengths_that_no_batch_has_are_given_to_sequences_without_keys_too(self):
         """The gate of used lengths launched such a batch without the impossible length, and took what was right for wrong."""
         problem = "b1_h4_hk1_sq1_sk2325_d16_fp32_causaltl_wl128_raggedrandom"
@@ -91,9 +107,9 @@ class CheckTest(CliTest):
             for other in modes:
                 if one < other:
                     self.expect_error(BAD_USAGE, [one, other, "give one"], "check", "--device", "cpu", one, *modes[one], other, *modes[other])
-        flags = {"--suite": "smoke", "--family": "cpu_fwd", "--patterns": "normal", "--configs": "0", "--jobs": "1", "--seed": "1",
+        flags = {"--suite": "smoke", "--family": "cpu_fwd", "--patterns": "normal", "--configs": "0", "--jobs": "1", "--seed": "1", "--kinds": "paged",
                  "--problem": "b1_h1_s8_d8_fp32"}  # fmt: skip
-        reads = {"--fuzz": ["--family", "--seed", "--jobs"], "--neighbours": ["--family", "--seed"], "--needles": ["--family", "--seed"],
+        reads = {"--fuzz": ["--family", "--kinds", "--seed", "--jobs"], "--neighbours": ["--family", "--seed"], "--needles": ["--family", "--seed"],
                  "--planted": ["--problem"], "--conformance": []}  # fmt: skip
         for mode, value in modes.items():
             for flag, word in flags.items():

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 namespace flashcore {
@@ -50,6 +51,37 @@ TEST_F(FuzzTest, EveryCaseIsSupportedValidAndWithinItsCost) {
               limits.max_flops)
         << p.id();
     EXPECT_EQ(PlacedProblem::parse(p.id()), p) << p.id();
+  }
+}
+
+TEST_F(FuzzTest, KindsAreWhatTheFieldsSay) {
+  const auto words = [](const char* id) {
+    std::string text;
+    for (const FuzzKind kind : kinds_of(Problem::parse(id))) text += word_of(kind) + " ";
+    return text;
+  };
+  EXPECT_EQ(words("b1_h8_s64_d64_fp16"), "");
+  EXPECT_EQ(words("b1_h8_s64_d64_fp16_causal"), "");
+  EXPECT_EQ(words("b1_h8_s64_d64_e4m3_causal"), "8bit ");
+  EXPECT_EQ(words("b1_h8_sq1_sk64_d64_fp16_kvint8_raggedfull_page16"), "quantised_cache paged ragged ");
+  EXPECT_EQ(words("b1_h8_s64_d64_fp16_causal_wl9"), "masked ");
+  EXPECT_EQ(words("b1_h8_s64_d64_fp16_wr9_softcap30"), "masked scored ");
+  EXPECT_EQ(words("b1_h8_s64_d64_fp16_sink"), "scored ");
+  EXPECT_EQ(words(R"({"id": "b1_h1_s8_d8_fp32", "mask": "j <= i + 3"})"), "masked ");
+  EXPECT_EQ(words(R"({"id": "b1_h1_s8_d8_fp32", "score": "2 * s"})"), "scored ");
+}
+
+TEST_F(FuzzTest, ARunMayBeOfSomeKindsAlone) {
+  const std::vector<const Family*> of_cpu = families_to_fuzz(device, "");
+  ASSERT_FALSE(of_cpu.empty());
+  for (const auto& [kind, word] : WordsOf<FuzzKind>::table) {
+    FuzzLimits limits;
+    limits.kinds = {kind};
+    for (std::uint64_t i = 0; i < 200; ++i) {
+      const auto c = random_case(3, i, of_cpu, device, limits);
+      ASSERT_TRUE(c) << word;
+      EXPECT_EQ(std::ranges::count(kinds_of(c->problem), kind), 1) << word << ": " << c->problem.id();
+    }
   }
 }
 

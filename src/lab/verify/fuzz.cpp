@@ -7,7 +7,36 @@
 
 namespace flashcore {
 
+std::vector<FuzzKind> kinds_of(const Problem& problem) {
+  const Mask& mask = problem.mask;
+  const bool bounded = mask.left.has_value() || (mask.right && !mask.is_causal());
+  std::vector<FuzzKind> kinds;
+  const auto add = [&](FuzzKind kind, bool is) {
+    if (is) kinds.push_back(kind);
+  };
+  add(FuzzKind::k8Bit, problem.is_8bit());
+  add(FuzzKind::kQuantisedCache, problem.has_quantised_cache());
+  add(FuzzKind::kPaged, problem.paged());
+  add(FuzzKind::kRagged, problem.ragged());
+  add(FuzzKind::kMasked, bounded || problem.has_mask_expression());
+  add(FuzzKind::kScored, problem.has_score() || problem.has_score_expression());
+  return kinds;
+}
+
+std::vector<const Family*> families_to_fuzz(const DeviceLimits& device, std::string_view name) {
+  std::vector<const Family*> families;
+  for (const Family* family : all_families())
+    if (family->kind() == device.kind && (name.empty() || family->name() == name)) families.push_back(family);
+  return families;
+}
+
 namespace {
+
+bool is_of_any(const Problem& problem, const std::vector<FuzzKind>& wanted) {
+  if (wanted.empty()) return true;
+  const std::vector<FuzzKind> kinds = kinds_of(problem);
+  return std::ranges::find_first_of(kinds, wanted) != kinds.end();
+}
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   Draws random(a ^ (b * 0xd1342543de82ef95ULL));
@@ -81,6 +110,13 @@ void aim_at_tile_edges(FuzzCase& c, Draws& random, const DeviceLimits& device, c
   if (valid(aimed, device)) c = aimed;
 }
 
+// The rarest kind is one problem in twelve, so the last of these tries is never reached.
+Problem problem_of_kinds(Draws& random, const std::vector<FuzzKind>& kinds) {
+  Problem problem = random_problem(random);
+  for (int attempt = 0; attempt < 1000 && !is_of_any(problem, kinds); ++attempt) problem = random_problem(random);
+  return problem;
+}
+
 }  // namespace
 
 bool valid(const FuzzCase& c, const DeviceLimits& device) {
@@ -116,23 +152,31 @@ ConfigValues random_config(const Family& family, const Problem& problem, const D
   return draw_config(family, problem, device, seed, [](const ConfigValues&) { return true; });
 }
 
+namespace {
+constexpr int kFamilyTries = 20, kProblemTries = 200;
+}
+
 std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families,
                                     const DeviceLimits& device, const FuzzLimits& limits) {
   if (families.empty()) return std::nullopt;
   Draws random(mix(seed, index));
   FuzzCase c;
-  for (int attempt = 0; attempt < 200; ++attempt) {
+  for (int families_tried = 0; families_tried < kFamilyTries; ++families_tried) {
+    // Problems until one suits it: drawn anew with each problem, a family that takes one in twenty would hardly be
+    // tried beside one that takes all.
     const Family* family = random.pick(families);
-    c.problem = {random_problem(random), random.pick(kLayouts)};
-    make_affordable(c.problem, limits);
-    if (family->why_unsupported(c.problem, device)) continue;
-    // The default is what users get without tuning: tried often.
-    c.candidate = {family, random.one_in(4) ? family->default_config(c.problem, device)
-                                            : random_judged_config(*family, c.problem, device, random.next())};
-    c.pattern = random.pick(patterns_of(c.problem));
-    c.seed = random.next() % 1'000'000'000U;  // short enough to type
-    aim_at_tile_edges(c, random, device, limits);
-    return c;
+    for (int attempt = 0; attempt < kProblemTries; ++attempt) {
+      c.problem = {problem_of_kinds(random, limits.kinds), random.pick(kLayouts)};
+      make_affordable(c.problem, limits);
+      if (family->why_unsupported(c.problem, device)) continue;
+      // The default is what users get without tuning: tried often.
+      c.candidate = {family, random.one_in(4) ? family->default_config(c.problem, device)
+                                              : random_judged_config(*family, c.problem, device, random.next())};
+      c.pattern = random.pick(patterns_of(c.problem));
+      c.seed = random.next() % 1'000'000'000U;  // short enough to type
+      aim_at_tile_edges(c, random, device, limits);
+      return c;
+    }
   }
   return std::nullopt;
 }

@@ -9,9 +9,26 @@
 #include <vector>
 
 #include "core/data.h"
+#include "core/words.h"
 #include "kernels/family.h"
 
 namespace flashcore {
+
+// What a run may be restricted to, and is counted by. A problem is of several kinds, or of none: dense and plain.
+enum class FuzzKind { k8Bit, kQuantisedCache, kPaged, kRagged, kMasked, kScored };
+template <>
+struct WordsOf<FuzzKind> {
+  static constexpr std::string_view what = "kind of problems";
+  static constexpr std::pair<FuzzKind, std::string_view> table[] = {
+      {FuzzKind::k8Bit, "8bit"},  // q, k and v
+      {FuzzKind::kQuantisedCache, "quantised_cache"},
+      {FuzzKind::kPaged, "paged"},
+      {FuzzKind::kRagged, "ragged"},
+      {FuzzKind::kMasked, "masked"},  // by more than causality: a window, or a mask function
+      {FuzzKind::kScored, "scored"},  // softcap, ALiBi, a sink, or a score function
+  };
+};
+std::vector<FuzzKind> kinds_of(const Problem& problem);
 
 struct FuzzCase {
   PlacedProblem problem;
@@ -27,11 +44,15 @@ bool valid(const FuzzCase& fuzz_case, const DeviceLimits& device);
 struct FuzzLimits {
   double max_flops = 1.5e8;               // full (unmasked) pairs: sets the time of the fp64 reference
   std::int64_t max_elements = 4'000'000;  // q, k, v and o together: sets the time to fill and copy
+  std::vector<FuzzKind> kinds = {};       // problems of one of these; empty: all
 };
+
+// Of that kind of device, in order; only the one named, where a name is given.
+std::vector<const Family*> families_to_fuzz(const DeviceLimits& device, std::string_view name);
 
 // The case that (seed, index) names: the same on every machine and whatever ran before, so that one case of a run can
 // be had again alone. The family is drawn first, then a problem it supports, then a config. None if `families` holds no
-// family that supports anything drawn (200 tries).
+// family that supports anything drawn (20 families, 200 problems of each).
 std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families,
                                     const DeviceLimits& device, const FuzzLimits& limits = {});
 

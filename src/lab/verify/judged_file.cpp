@@ -138,6 +138,7 @@ json candidate_hash_of(std::string_view candidate, const PlacedProblem& problem,
 FileJudges check_file_judges() {
   return {{"flashcore.planted/1", verify_planted_file},
           {"flashcore.needles/1", verify_needles_file},
+          {"flashcore.fuzz/1", verify_fuzz_file},
           {"flashcore.crosscheck/1", verify_crosscheck_file},
           {"flashcore.invert/1", verify_invert_file},
           {"flashcore.tune/1", verify_tune_file},

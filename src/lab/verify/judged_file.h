@@ -76,6 +76,7 @@ Verification judge_by_schema(const nlohmann::json& document, const std::string& 
 
 Verification verify_planted_file(const nlohmann::json& document);
 Verification verify_needles_file(const nlohmann::json& document);
+Verification verify_fuzz_file(const nlohmann::json& document);
 Verification verify_crosscheck_file(const nlohmann::json& document);
 Verification verify_invert_file(const nlohmann::json& document);
 Verification verify_tune_file(const nlohmann::json& document);

@@ -1,0 +1,28 @@
+#include "cli/fuzz_flags.h"
+
+#include <fmt/ranges.h>
+
+#include "cli/arguments.h"
+#include "core/error.h"
+
+namespace flashcore::cli {
+
+FuzzLimits FuzzFlags::limits() const {
+  if (cases == 0 && !kinds.empty()) throw_bad_input("--kinds belongs to --fuzz: add it, or leave it out");
+  FuzzLimits limits;
+  for (const std::string& name : kinds) limits.kinds.push_back(parse_word<FuzzKind>(name));
+  return limits;
+}
+
+void add_fuzz_flags(CLI::App& app, FuzzFlags& flags, const char* help) {
+  std::vector<std::string_view> words;
+  for (const auto& [kind, word] : WordsOf<FuzzKind>::table) words.push_back(word);
+  app.add_option("--fuzz", flags.cases, help)->type_name("N")->check(whole_between(1, 10'000'000));
+  app.add_option(
+         "--kinds", flags.kinds,
+         fmt::format("with --fuzz: problems of one of these at least (default: any): {}", fmt::join(words, ", ")))
+      ->delimiter(',')
+      ->type_name("NAME,...");
+}
+
+}  // namespace flashcore::cli

@@ -1,0 +1,36 @@
+#pragma once
+// What a run of the fuzzer was and found: one row for each case, so that each can be run again alone.
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "lab/record/trial.h"
+#include "lab/verify/fuzz.h"
+
+namespace flashcore {
+
+struct FuzzRow {
+  std::uint64_t index = 0;  // of the case, for random_case()
+  FuzzCase drawn;
+  Trial trial;
+};
+
+struct FuzzRun {
+  DeviceInfo device;
+  std::uint64_t seed = 1;
+  std::int64_t asked = 0, not_drawn = 0;  // cases; not drawn: no family supported what was drawn
+  std::string family;                     // the only one; empty: all of the device
+  std::vector<FuzzKind> kinds;            // the only ones; empty: all
+  double wall_seconds = 0;
+  std::vector<FuzzRow> rows;  // of cases that came to an end, in any order
+};
+
+// {"schema": "flashcore.fuzz/1", ...}: counts by family and by kind, where the time went, and the rows in order.
+nlohmann::json fuzz_json(const FuzzRun& run);
+// "8bit 210, paged 130": how many of the rows are of each kind; "" where none is of any.
+std::string counts_by_kind(const std::vector<FuzzRow>& rows);
+
+}  // namespace flashcore

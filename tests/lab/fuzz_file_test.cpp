@@ -1,0 +1,105 @@
+// A file of the fuzzer, edited: what verify says of it.
+
+#include "lab/verify/fuzz_file.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "lab/record/digest.h"
+#include "lab/verify/judged_file.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kSeed = 11;
+
+// As a run would leave it: every case passed at half of its bound.
+FuzzRun run_of(std::int64_t cases) {
+  FuzzRun run;
+  run.device.id = run.device.name = run.device.key = "cpu";
+  run.seed = kSeed, run.asked = cases, run.wall_seconds = 2;
+  const std::vector<const Family*> families = families_to_fuzz(run.device.limits, "");
+  for (std::int64_t i = cases - 1; i >= 0; --i) {
+    FuzzRow row{static_cast<std::uint64_t>(i), {}, {}};
+    row.drawn = *random_case(kSeed, row.index, families, run.device.limits);
+    row.trial.ended = Ended::kPassed;
+    row.trial.error.emplace().rel = 1;
+    row.trial.bound.emplace().rel = 2;
+    row.trial.seconds = TrialSeconds{.device = 0.25, .host = 0.5};
+    run.rows.push_back(row);
+  }
+  return run;
+}
+
+json sealed(json document) {
+  seal(document);
+  return document;
+}
+
+TEST(FuzzFile, HoldsEveryCaseInOrderAndWhereTheTimeWent) {
+  const json file = sealed(fuzz_json(run_of(40)));
+  EXPECT_EQ(file.at("passed"), 40);
+  EXPECT_EQ(file.at("failed"), 0);
+  EXPECT_EQ(file.at("results").size(), 40u);
+  for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(file.at("results")[i].at("index"), i);
+  EXPECT_DOUBLE_EQ(file.at("seconds").at("trials").at("host").get<double>(), 20);
+  const Verification v = verify_fuzz_file(file);
+  EXPECT_TRUE(v.fresh) << v.reason;
+  EXPECT_EQ(v.reason, "40 of 40 passed");
+}
+
+TEST(FuzzFile, AnEditShows) {
+  struct Edit {
+    std::function<void(json&)> edit;
+    const char* says;
+  };
+  const std::vector<Edit> edits = {
+      {[](json& f) { f["passed"] = 41; }, "it counts 41 passed, and its rows give 40"},
+      {[](json& f) { f["results"][3]["ended"] = "incorrect"; }, "it counts 40 passed, and its rows give 39"},
+      {[](json& f) { f["by_kind"]["paged"]["passed"] = 1000; }, "its counts by family and by kind"},
+      {[](json& f) { f["results"].erase(5); }, "it counts 40 passed, and its rows give 39"},
+      {[](json& f) { f["results"][4] = f["results"][5]; }, "case 5 is in it twice"},
+      {[](json& f) { f["results"][7]["share_of_bound"] = 1.5; },
+       "case 7: it passed, and its error is 1.5 of its bound"},
+  };
+  const json good = fuzz_json(run_of(40));
+  for (const Edit& each : edits) {
+    json file = good;
+    each.edit(file);
+    const Verification v = verify_fuzz_file(sealed(file));
+    EXPECT_FALSE(v.fresh) << each.says;
+    std::string all;
+    for (const std::string& sentence : v.wrong) all += sentence + "\n";
+    EXPECT_NE(all.find(each.says), std::string::npos) << each.says << ", not: " << all;
+  }
+}
+
+TEST(FuzzFile, OtherCasesAndOtherKernelsAreStale) {
+  json file = fuzz_json(run_of(10));
+  file["results"][2]["data_seed"] = 1;
+  EXPECT_NE(verify_fuzz_file(sealed(file)).reason.find("case 2: the fuzzer draws another case"), std::string::npos);
+  file = fuzz_json(run_of(10));
+  file["sources"].begin().value() = "0";
+  EXPECT_NE(verify_fuzz_file(sealed(file)).reason.find("is compiled from, or how it is launched, has changed"),
+            std::string::npos);
+}
+
+TEST(FuzzFile, CasesThatAreMissingAreSaid) {
+  FuzzRun run = run_of(10);
+  run.asked = 12;
+  EXPECT_NE(verify_fuzz_file(sealed(fuzz_json(run))).reason.find("12 cases were asked for, 0 could not be drawn"),
+            std::string::npos);
+  run.not_drawn = 2;
+  EXPECT_TRUE(verify_fuzz_file(sealed(fuzz_json(run))).fresh);
+  run.rows[0].trial.ended = Ended::kEnvironment;
+  run.rows[0].trial.message = "no compiler";
+  const Verification v = verify_fuzz_file(sealed(fuzz_json(run)));
+  EXPECT_FALSE(v.fresh);
+  EXPECT_NE(v.reason.find("case 9: the machine lacked something: no compiler"), std::string::npos) << v.reason;
+}
+
+}  // namespace
+}  // namespace flashcore
