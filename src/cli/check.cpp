@@ -310,7 +310,7 @@ Run add_check(CLI::App& app) {
     check_output_file("--record", options->record);
     if (!options->conformance && !(options->record + options->recording).empty())
       throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
-    options->fuzz.limits();  // refuses what is no kind, before a device is opened
+    options->fuzz.known_kinds();  // refuses what is no kind, before a device is opened
     if (!options->needles && (lengths->count() > 0 || dims->count() > 0))
       throw_bad_input("--seq-kv and --head-dims belong to --needles: add it, or leave them out");
     if (options->neighbours > 0) return check_neighbours(*options);

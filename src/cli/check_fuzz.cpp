@@ -36,7 +36,7 @@ void report_failure(Console& console, Worker& worker, const FuzzRow& failure, co
   // The same way of failing, so that shrinking a wrong result does not wander off to another fault.
   const auto still_fails = [&](const FuzzCase& c) {
     try {
-      return !interrupted() && run_case(worker, c).ended == failure.trial.ended;
+      return !interrupted() && run_case(worker, c).ended == failure.ended;
     } catch (const Cancelled&) {
       return false;  // Ctrl-C: what is shrunk so far is told
     }
@@ -44,8 +44,8 @@ void report_failure(Console& console, Worker& worker, const FuzzRow& failure, co
   const FuzzCase smallest = shrink(failure.drawn, device.limits, still_fails);
   const std::string repro = repro_command(smallest, device.id);
   if (!told.insert(repro).second) return;
-  console.summary("{}", console.paint("FAIL " + word_of(failure.trial.ended), Tone::kBad));
-  console.block(failure.trial.message);
+  console.summary("{}", console.paint("FAIL " + word_of(failure.ended), Tone::kBad));
+  console.block(failure.message);
   console.summary("  found:  {}", repro_command(failure.drawn, device.id));
   console.summary("  shrunk: {}", repro);
 }
@@ -54,7 +54,7 @@ void report_failure(Console& console, Worker& worker, const FuzzRow& failure, co
 
 int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
   const std::vector<const Family*> families = fuzzed_families(options, device);
-  const FuzzLimits limits = options.fuzz.limits();
+  const FuzzLimits limits = fuzz_limits(device.limits, options.fuzz.known_kinds());
   const std::int64_t cases = options.fuzz.cases;
   Console console(options.common.quiet, json_on_stdout(options.common));
   console.line("{} ({}): {} random problems{}, seed {}", device.name, device.id, cases,
@@ -76,7 +76,7 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
       ++run.not_drawn;
       ++tally.skipped["no family supports what was drawn"];
     } else {
-      run.rows.push_back({index, *drawn, *trial});
+      run.rows.push_back(fuzz_row(index, *drawn, *trial));
       if (tally.count(*trial) == Judgement::kFailed) failures.push_back(run.rows.back());
       else if (trial->ended == Ended::kEnvironment && tally.lacking == 1)
         console.summary("not tried: {}", trial->message);

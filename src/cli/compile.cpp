@@ -75,12 +75,13 @@ std::vector<Job> fuzz_jobs(const CompileArguments& options, std::vector<std::str
   if (!options.common.config.empty() || options.random_configs > 0)
     throw_bad_input("--fuzz draws its own configs: leave --config and --all-configs out");
   const std::vector<const Family*> families = chosen_families(options);
-  const FuzzLimits drawn_of = options.fuzz.limits();
+  const std::vector<FuzzKind> kinds = options.fuzz.known_kinds();
   std::vector<Job> jobs;
   for (const std::string& arch : options.archs) {
     const DeviceLimits limits = limits_of_arch(arch);
+    const FuzzLimits of_fuzz = fuzz_limits(limits, kinds);
     for (std::int64_t i = 0; i < options.fuzz.cases; ++i) {
-      if (const auto drawn = random_case(options.seed, static_cast<std::uint64_t>(i), families, limits, drawn_of))
+      if (const auto drawn = random_case(options.seed, static_cast<std::uint64_t>(i), families, limits, of_fuzz))
         jobs.push_back({drawn->candidate, drawn->problem, arch, limits});
       else skipped.push_back(fmt::format("case {} on {}: no family supports what was drawn", i, arch));
     }
@@ -262,7 +263,7 @@ Run add_compile(CLI::App& app) {
                      "compile --family ref_fwd --arch sm_80 --problem b1_h8_s512_d128_bf16_causal --json -"});
   return [options] {
     watch_interrupts();
-    options->fuzz.limits();  // refuses what is no kind, before the work
+    options->fuzz.known_kinds();  // refuses what is no kind, before the work
     return compile(*options);
   };
 }

@@ -93,10 +93,12 @@ void print_one(Console& console, const Explained& e) {
   console.line("problem   {}", e.named.problem.id());
   console.line("candidate {}", e.choice ? e.choice->candidate.print() : "none");
   console.line("because   {}", e.why);
-  console.line("expected  {} ({})", time_text(e.expectation.time_us), e.expectation.basis);
-  console.line(
-      "floor     {} ({})", time_text(e.expectation.floor_us),
-      e.expectation.floor_us ? e.expectation.floor_basis : "the device is not here, and no results of it ship");
+  if (e.choice) {
+    console.line("expected  {} ({})", time_text(e.expectation.time_us), e.expectation.basis);
+    console.line(
+        "floor     {} ({})", time_text(e.expectation.floor_us),
+        e.expectation.floor_us ? e.expectation.floor_basis : "the device is not here, and no results of it ship");
+  }
   for (std::size_t i = 0; i < std::min<std::size_t>(e.others.size(), 3); ++i)
     console.line("next      {}: {}{}", e.others[i].candidate.print(), e.others[i].reason,
                  modelled_us(e, i + 1) ? fmt::format(" ({} by its model)", time_text(modelled_us(e, i + 1))) : "");

@@ -7,11 +7,11 @@
 
 namespace flashcore::cli {
 
-FuzzLimits FuzzFlags::limits() const {
+std::vector<FuzzKind> FuzzFlags::known_kinds() const {
   if (cases == 0 && !kinds.empty()) throw_bad_input("--kinds belongs to --fuzz: add it, or leave it out");
-  FuzzLimits limits;
-  for (const std::string& name : kinds) limits.kinds.push_back(parse_word<FuzzKind>(name));
-  return limits;
+  std::vector<FuzzKind> known;
+  for (const std::string& name : kinds) known.push_back(parse_word<FuzzKind>(name));
+  return known;
 }
 
 void add_fuzz_flags(CLI::App& app, FuzzFlags& flags, const char* help) {

@@ -14,8 +14,8 @@ struct FuzzFlags {
   std::int64_t cases = 0;
   std::vector<std::string> kinds;
 
-  // Error kBadInput for a kind that is not known, and for kinds without cases.
-  FuzzLimits limits() const;
+  // Error kBadInput for one that is not known, and for kinds without cases.
+  std::vector<FuzzKind> known_kinds() const;
 };
 
 // --fuzz and --kinds. `help` is --fuzz's.

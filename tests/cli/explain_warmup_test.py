@@ -64,6 +64,9 @@ class ExplainTest(support.CliTest):
         (entry,) = self.explain(FAILED, "--device", "cpu", "--problem", "b1_h1_s8_d600_fp32")
         self.assertNotIn("candidate", entry)
         self.assertIsNone(entry["expected_us"])
+        said = self.expect(FAILED, "explain", "--device", "cpu", "--problem", "b1_h1_s8_d600_fp32").stdout
+        self.assertIn("refused   cpu_fwd: head_dim=600", said)
+        self.assertNotIn("not known", said)
 
     def test_makes_no_store(self):
         self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16")

@@ -23,13 +23,13 @@ FuzzRun run_of(std::int64_t cases) {
   run.seed = kSeed, run.asked = cases, run.wall_seconds = 2;
   const std::vector<const Family*> families = families_to_fuzz(run.device.limits, "");
   for (std::int64_t i = cases - 1; i >= 0; --i) {
-    FuzzRow row{static_cast<std::uint64_t>(i), {}, {}};
-    row.drawn = *random_case(kSeed, row.index, families, run.device.limits);
-    row.trial.ended = Ended::kPassed;
-    row.trial.error.emplace().rel = 1;
-    row.trial.bound.emplace().rel = 2;
-    row.trial.seconds = TrialSeconds{.device = 0.25, .host = 0.5};
-    run.rows.push_back(row);
+    const auto index = static_cast<std::uint64_t>(i);
+    Trial trial;
+    trial.ended = Ended::kPassed;
+    trial.error.emplace().rel = 1;
+    trial.bound.emplace().rel = 2;
+    trial.seconds = TrialSeconds{.device = 0.25, .host = 0.5};
+    run.rows.push_back(fuzz_row(index, *random_case(kSeed, index, families, run.device.limits), trial));
   }
   return run;
 }
@@ -94,8 +94,8 @@ TEST(FuzzFile, CasesThatAreMissingAreSaid) {
             std::string::npos);
   run.not_drawn = 2;
   EXPECT_TRUE(verify_fuzz_file(sealed(fuzz_json(run))).fresh);
-  run.rows[0].trial.ended = Ended::kEnvironment;
-  run.rows[0].trial.message = "no compiler";
+  run.rows[0].ended = Ended::kEnvironment;
+  run.rows[0].message = "no compiler";
   const Verification v = verify_fuzz_file(sealed(fuzz_json(run)));
   EXPECT_FALSE(v.fresh);
   EXPECT_NE(v.reason.find("case 9: the machine lacked something: no compiler"), std::string::npos) << v.reason;

@@ -85,6 +85,29 @@ TEST_F(FuzzTest, ARunMayBeOfSomeKindsAlone) {
   }
 }
 
+// Beside one that takes everything.
+TEST_F(FuzzTest, AFamilyThatTakesFewProblemsIsDrawnAsOftenAsAnother) {
+  class Narrow : public ToyFamily {
+   public:
+    std::string name() const override { return "narrow_fwd"; }
+    std::optional<std::string> why_unsupported(const Problem& p, const DeviceLimits& limits) const override {
+      if (p.head_dim != 64 || !p.mask.is_causal()) return "not 64, or not causal";
+      return ToyFamily::why_unsupported(p, limits);
+    }
+  } narrow;
+  families.push_back(&narrow);
+  int of_narrow = 0;
+  for (std::uint64_t i = 0; i < 400; ++i) of_narrow += random_case(9, i, families, device)->candidate.family == &narrow;
+  EXPECT_GT(of_narrow, 160);
+  EXPECT_LT(of_narrow, 240);
+}
+
+TEST_F(FuzzTest, AnEmulatedGpuIsGivenSmallerCases) {
+  DeviceLimits emulated;
+  emulated.emulated = true;
+  EXPECT_LT(fuzz_limits(emulated, {}).max_flops, fuzz_limits(device, {}).max_flops);
+}
+
 TEST_F(FuzzTest, ACaseIsNamedBySeedAndIndexAlone) {
   EXPECT_EQ(*random_case(1, 5, families, device), *random_case(1, 5, families, device));
   std::set<std::string> seen;

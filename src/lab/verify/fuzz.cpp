@@ -23,6 +23,13 @@ std::vector<FuzzKind> kinds_of(const Problem& problem) {
   return kinds;
 }
 
+FuzzLimits fuzz_limits(const DeviceLimits& device, std::vector<FuzzKind> kinds) {
+  FuzzLimits limits;
+  if (device.emulated) limits.max_flops = 4e7;
+  limits.kinds = std::move(kinds);
+  return limits;
+}
+
 std::vector<const Family*> families_to_fuzz(const DeviceLimits& device, std::string_view name) {
   std::vector<const Family*> families;
   for (const Family* family : all_families())

@@ -47,6 +47,10 @@ struct FuzzLimits {
   std::vector<FuzzKind> kinds = {};       // problems of one of these; empty: all
 };
 
+// What a case may cost on that device: an emulated GPU takes seconds for what a GPU does in microseconds, and the
+// largest problems under a cluster of eight CTAs took more than a worker's three minutes.
+FuzzLimits fuzz_limits(const DeviceLimits& device, std::vector<FuzzKind> kinds);
+
 // Of that kind of device, in order; only the one named, where a name is given.
 std::vector<const Family*> families_to_fuzz(const DeviceLimits& device, std::string_view name);
 

@@ -72,9 +72,9 @@ json row_json(const FuzzRow& row) {
                  {"candidate", row.drawn.candidate.print()},
                  {"pattern", to_string(row.drawn.pattern)},
                  {"data_seed", row.drawn.seed},
-                 {"ended", row.trial.ended}};
-  if (row.trial.error && row.trial.bound) object["share_of_bound"] = share_of_bound(*row.trial.error, *row.trial.bound);
-  if (!row.trial.message.empty()) object["message"] = row.trial.message;
+                 {"ended", row.ended}};
+  if (row.share_of_bound) object["share_of_bound"] = *row.share_of_bound;
+  if (!row.message.empty()) object["message"] = row.message;
   return object;
 }
 
@@ -90,9 +90,8 @@ class FuzzAudit {
       : file_(file),
         limits_(document.at("device").get<DeviceInfo>().limits),
         seed_(document.at("seed").get<std::uint64_t>()),
-        families_(families_to_fuzz(limits_, document.at("family").get<std::string>())) {
-    drawn_.kinds = kinds_in(document);
-  }
+        families_(families_to_fuzz(limits_, document.at("family").get<std::string>())),
+        drawn_(fuzz_limits(limits_, kinds_in(document))) {}
 
   void run(std::size_t at, const json& row) {
     const auto index = row.at("index").get<std::uint64_t>();
@@ -140,6 +139,12 @@ class FuzzAudit {
 
 }  // namespace
 
+FuzzRow fuzz_row(std::uint64_t index, const FuzzCase& drawn, const Trial& trial) {
+  FuzzRow row{index, drawn, trial.ended, trial.message, std::nullopt, trial.seconds.value_or(TrialSeconds())};
+  if (trial.error && trial.bound) row.share_of_bound = share_of_bound(*trial.error, *trial.bound);
+  return row;
+}
+
 json fuzz_json(const FuzzRun& run) {
   std::vector<const FuzzRow*> rows;
   for (const FuzzRow& row : run.rows) rows.push_back(&row);
@@ -151,9 +156,9 @@ json fuzz_json(const FuzzRun& run) {
   for (const FuzzKind kind : run.kinds) kinds.push_back(word_of(kind));
   for (const FuzzRow* row : rows) {
     const std::string candidate = row->drawn.candidate.print();
-    sums.add(row->drawn.problem, candidate.substr(0, candidate.find(':')), row->trial.ended);
+    sums.add(row->drawn.problem, candidate.substr(0, candidate.find(':')), row->ended);
     sources.add(candidate, row->drawn.problem, run.device.limits);
-    if (row->trial.seconds) seconds += *row->trial.seconds;
+    seconds += row->seconds;
     results.push_back(row_json(*row));
   }
   return encode_nonfinite({{"schema", "flashcore.fuzz/1"},

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
 #include "lab/record/trial.h"
+#include "lab/record/trial_seconds.h"
 #include "lab/verify/fuzz.h"
 
 namespace flashcore {
@@ -15,8 +17,13 @@ namespace flashcore {
 struct FuzzRow {
   std::uint64_t index = 0;  // of the case, for random_case()
   FuzzCase drawn;
-  Trial trial;
+  Ended ended = Ended::kError;
+  std::string message;                   // why it did not pass
+  std::optional<double> share_of_bound;  // none: it was not judged
+  TrialSeconds seconds;
 };
+// What a run keeps of a trial: it may have millions of them.
+FuzzRow fuzz_row(std::uint64_t index, const FuzzCase& drawn, const Trial& trial);
 
 struct FuzzRun {
   DeviceInfo device;
