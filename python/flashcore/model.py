@@ -1,4 +1,4 @@
-"""A real model with and without flashcore: logits, latency, torch.compile and CUDA graphs.
+"""A real model with and without flashcore: logits, latency, torch.compile, CUDA graphs, and generating from padded prompts.
 
     python -m flashcore.model                       # a GPU if there is one, else a small model on the CPU
     python -m flashcore.model --device cuda --layers 8 --seqlen 8192 --json model.json
@@ -8,11 +8,16 @@ with attn_implementation="flashcore" are compared with those of PyTorch's scaled
 way: without the mask that transformers' own "sdpa" would make under torch.compile and in graph captures. The bound is derived, not guessed: both
 are compared with the same model in a wider type (float32 for 16-bit weights, float64 for float32), and flashcore may be at
 most FACTOR times as far from it as PyTorch is, and at most twice that far from PyTorch. Exit code 1 if it is not.
+
+Then `generate` continues a batch of prompts of other lengths, padded on the left, with "flashcore" and with transformers' own
+"sdpa": the same bounds for the logits of the prompts' rows, the time of a whole call, and every note that something ran on
+PyTorch. Exit code 1 if there is one. Greedy tokens may differ where two logits are closer than rounding.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import math
@@ -20,17 +25,23 @@ import pathlib
 import statistics
 import sys
 import time
-from typing import Any, Callable
+import warnings
+from typing import Any, Callable, Iterator
 
 FACTOR = 1.5
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+# On a GPU, and on the CPU. --batch is of the prompts that are not padded.
+_SIZES: dict[str, tuple[int, int]] = {
+    "layers": (4, 2), "hidden": (4096, 256), "heads": (32, 8), "kv-heads": (8, 2), "seqlen": (4096, 256), "batch": (1, 1), "rounds": (15, 5),
+    "padded-batch": (8, 3), "new-tokens": (32, 8),
+}  # fmt: skip
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m flashcore.model", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", help="cpu, cuda or cuda:N")
     parser.add_argument("--dtype", choices=sorted(_DTYPES), help="default: bf16 on a GPU, fp32 on the CPU")
-    for name, gpu, cpu in (("layers", 4, 2), ("hidden", 4096, 256), ("heads", 32, 8), ("kv-heads", 8, 2), ("seqlen", 4096, 256), ("batch", 1, 1), ("rounds", 15, 5)):
+    for name, (gpu, cpu) in _SIZES.items():
         parser.add_argument(f"--{name}", type=int, help=f"default: {gpu} on a GPU, {cpu} on the CPU")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--json", help="also write the results there")
@@ -40,8 +51,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     if options.device is None:
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     on_gpu = options.device.startswith("cuda")
-    defaults = {"layers": (4, 2), "hidden": (4096, 256), "heads": (32, 8), "kv_heads": (8, 2), "seqlen": (4096, 256), "batch": (1, 1), "rounds": (15, 5), "dtype": ("bf16", "fp32")}
-    for name, (gpu, cpu) in defaults.items():
+    for name, (gpu, cpu) in {**{name.replace("-", "_"): sizes for name, sizes in _SIZES.items()}, "dtype": ("bf16", "fp32")}.items():
         if getattr(options, name) is None:
             setattr(options, name, gpu if on_gpu else cpu)
     return options
@@ -72,7 +82,7 @@ def build(options: argparse.Namespace) -> Any:
 
     config = transformers.LlamaConfig(
         hidden_size=options.hidden, intermediate_size=options.hidden * 7 // 2, num_hidden_layers=options.layers, num_attention_heads=options.heads,
-        num_key_value_heads=options.kv_heads, vocab_size=2048, max_position_embeddings=max(options.seqlen, 64))  # fmt: skip
+        num_key_value_heads=options.kv_heads, vocab_size=2048, max_position_embeddings=max(options.seqlen + options.new_tokens, 64))  # fmt: skip
     torch.manual_seed(1)
     model = transformers.LlamaForCausalLM(config).to(dtype=getattr(torch, _DTYPES[options.dtype]), device=options.device)
     return model.eval()
@@ -82,24 +92,26 @@ def _relative(a: Any, b: Any) -> float:
     return float((a.double() - b.double()).norm() / b.double().norm())
 
 
-def compare_logits(model: Any, ids: Any) -> dict[str, Any]:
-    """Distances of the logits: flashcore's and PyTorch's to the wider model, and to each other, with the bounds."""
+def compare_logits(model: Any, ids: Any, mask: Any = None, theirs: str = "pytorch") -> dict[str, Any]:
+    """Distances of the logits, of the rows that `mask` shows: flashcore's and PyTorch's to the wider model, and to each other,
+    with the bounds."""
     import torch
 
     wide_dtype = torch.float64 if model.dtype == torch.float32 else torch.float32
-    logits = {}
-    for name in ("pytorch", "flashcore"):
-        model.set_attn_implementation(name)
-        logits[name] = model(ids).logits
     wide = copy.deepcopy(model).to(wide_dtype)
-    wide.set_attn_implementation("eager")
-    reference = wide(ids, use_cache=False).logits
+    rows = slice(None) if mask is None else mask.bool()
+
+    def logits_of(of: Any, name: str) -> Any:
+        of.set_attn_implementation(name)
+        return of(ids, attention_mask=mask, use_cache=of is model).logits[rows]
+
+    # "eager" adds the lowest number to what a mask hides: rows of padding, which see nothing, become NaN in its keys.
+    pytorch, flashcore, reference = logits_of(model, theirs), logits_of(model, "flashcore"), logits_of(wide, "eager" if mask is None else "sdpa")
     del wide
-    of_pytorch, of_flashcore = _relative(logits["pytorch"], reference), _relative(logits["flashcore"], reference)
-    apart = _relative(logits["flashcore"], logits["pytorch"])
+    of_pytorch, of_flashcore, apart = _relative(pytorch, reference), _relative(flashcore, reference), _relative(flashcore, pytorch)
     return {
         "pytorch_to_wider": of_pytorch, "flashcore_to_wider": of_flashcore, "flashcore_to_pytorch": apart, "bound_to_wider": FACTOR * of_pytorch,
-        "bound_to_pytorch": 2 * FACTOR * of_pytorch, "same_next_token": float((logits["pytorch"].argmax(-1) == logits["flashcore"].argmax(-1)).float().mean()),
+        "bound_to_pytorch": 2 * FACTOR * of_pytorch, "same_next_token": float((pytorch.argmax(-1) == flashcore.argmax(-1)).float().mean()),
         "within": bool(of_flashcore <= FACTOR * of_pytorch and apart <= 2 * FACTOR * of_pytorch and math.isfinite(of_flashcore)),
     }  # fmt: skip
 
@@ -191,6 +203,57 @@ def graph_breaks(model: Any, ids: Any) -> dict[str, Any]:
     return {"count": explained.graph_break_count, "reasons": [str(reason.reason) for reason in explained.break_reasons], "flashcore_operators": operators}
 
 
+@contextlib.contextmanager
+def _notes() -> Iterator[list[str]]:
+    """Every Note of the calls within, those too that this process has had before."""
+    from . import Note, _plan
+
+    said, notes = set(_plan._said), []
+    _plan._said.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield notes
+        finally:
+            _plan._said.update(said)
+            notes += [str(warning.message) for warning in caught if issubclass(warning.category, Note)]
+
+
+def padded_prompts(batch: int, seqlen: int, device: Any) -> tuple[Any, Any]:
+    """Ids and mask [batch, seqlen]: prompts from a quarter of seqlen up to it, padded on the left."""
+    import torch
+
+    lengths = torch.linspace(max(1, seqlen // 4), seqlen, batch).round().long().to(device)
+    mask = (torch.arange(seqlen, device=device) >= seqlen - lengths[:, None]).long()
+    return torch.randint(1, 2048, (batch, seqlen), device=device) * mask, mask
+
+
+def measure_generating(model: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Greedy `generate` from padded prompts: what ran on PyTorch all the same, how right the prompts' logits are, and the time."""
+    ids, mask = padded_prompts(options.padded_batch, options.seqlen, model.device)
+
+    def generate(name: str) -> Any:
+        if model.config._attn_implementation != name:
+            model.set_attn_implementation(name)
+        return model.generate(ids, attention_mask=mask, max_new_tokens=options.new_tokens, min_new_tokens=options.new_tokens, do_sample=False, pad_token_id=0)
+
+    with _notes() as notes:
+        flashcore = generate("flashcore")
+    same = float((flashcore == generate("sdpa"))[:, options.seqlen :].float().mean())
+    times = interleave({"pytorch": lambda: generate("sdpa"), "flashcore": lambda: generate("flashcore")}, options.rounds, ids.device.type == "cuda")
+    return {"prompt_tokens": int(mask.sum()), "notes": notes, "same_tokens": same, "logits": compare_logits(model, ids, mask, "sdpa"), "latency": times}
+
+
+def _say_logits(of: str, logits: dict[str, Any]) -> None:
+    print(f"{of}: flashcore {logits['flashcore_to_wider']:.2e} from the wider model (bound {logits['bound_to_wider']:.2e}), PyTorch {logits['pytorch_to_wider']:.2e}; "
+          f"{logits['flashcore_to_pytorch']:.2e} from each other: {'within' if logits['within'] else 'OUTSIDE'}")  # fmt: skip
+
+
+def _say_latency(of: str, times: dict[str, Any]) -> None:
+    low, high = times["speedup_range"]
+    print(f"{of:8s} pytorch {times['pytorch_ms']:.3f} ms, flashcore {times['flashcore_ms']:.3f} ms: PyTorch's time over flashcore's {times['speedup']:.3f} [{low:.3f}, {high:.3f}]")
+
+
 def main(argv: list[str] | None = None) -> int:
     options = _arguments(argv)
     import torch
@@ -207,19 +270,24 @@ def main(argv: list[str] | None = None) -> int:
         logits = compare_logits(model, ids)
         breaks = graph_breaks(model, ids)
         latency = measure(model, ids, options.rounds, not options.no_compile)
+        generating = measure_generating(model, options)
     result = {
         "schema": "flashcore.model/1", "problem": {name: value for name, value in vars(options).items() if name != "json"}, "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "flashcore": flashcore.__version__},
         "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else "cpu", "logits": logits, "graph_breaks": breaks, "latency": latency,
+        "generate": generating,
     }  # fmt: skip
-    print(f"logits: flashcore {logits['flashcore_to_wider']:.2e} from the wider model (bound {logits['bound_to_wider']:.2e}), PyTorch {logits['pytorch_to_wider']:.2e}; "
-          f"{logits['flashcore_to_pytorch']:.2e} from each other: {'within' if logits['within'] else 'OUTSIDE'}")  # fmt: skip
+    _say_logits("logits", logits)
     print(f"torch.compile: {breaks['count']} graph breaks, {breaks['flashcore_operators']} flashcore operators")
     for kind, times in latency.items():
-        low, high = times["speedup_range"]
-        print(f"{kind:8s} pytorch {times['pytorch_ms']:.3f} ms, flashcore {times['flashcore_ms']:.3f} ms: {times['speedup']:.3f} x [{low:.3f}, {high:.3f}]")
+        _say_latency(kind, times)
+    print(f"generate: {options.new_tokens} tokens for each of {options.padded_batch} padded prompts, {generating['prompt_tokens']} tokens together; {generating['same_tokens']:.1%} of the new tokens are the same")
+    _say_logits("prompts", generating["logits"])
+    _say_latency("generate", generating["latency"])
+    for note in generating["notes"]:
+        print(f"not on flashcore: {note}")
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
-    return 0 if logits["within"] and breaks["count"] == 0 else 1
+    return 0 if logits["within"] and breaks["count"] == 0 and generating["logits"]["within"] and not generating["notes"] else 1
 
 
 if __name__ == "__main__":

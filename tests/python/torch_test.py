@@ -407,9 +407,27 @@ class TransformersTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model.json")
             code = model.main(["--device", "cpu", "--layers", "1", "--hidden", "128", "--heads", "4", "--kv-heads", "2", "--seqlen", "64",
-                               "--rounds", "2", "--no-compile", "--json", path])  # fmt: skip
+                               "--rounds", "2", "--padded-batch", "4", "--new-tokens", "3", "--no-compile", "--json", path])  # fmt: skip
             self.assertEqual(code, 0)
-            self.assertIn('"flashcore.model/1"', Path(path).read_text())
+            result = json.loads(Path(path).read_text())
+        self.assertEqual(result["schema"], "flashcore.model/1")
+        generated = result["generate"]
+        self.assertEqual((generated["prompt_tokens"], generated["notes"], generated["logits"]["within"]), (16 + 32 + 48 + 64, [], True))
+        self.assertGreater(generated["same_tokens"], 0.9)
+
+    def test_the_model_script_tells_what_ran_on_pytorch(self):
+        from flashcore import Note, _plan, model
+
+        with model._notes() as notes:
+            _plan.say_once("runs on PyTorch")
+            warnings.warn("of somebody else", UserWarning)
+        self.assertEqual(notes, ["runs on PyTorch"])
+        with model._notes() as notes:  # said before, and told again
+            _plan.say_once("runs on PyTorch")
+        self.assertEqual(notes, ["runs on PyTorch"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Note)
+            _plan.say_once("runs on PyTorch")  # outside once is enough
 
 
 if __name__ == "__main__":
