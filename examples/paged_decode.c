@@ -65,7 +65,8 @@ static double worst_difference(void) {
   return worst;
 }
 
-/* A copy of `host` on the device; from there on the same code serves the CPU and a GPU. */
+/* A copy of `host` on the device; from there on the same code serves the CPU and a GPU. The last plan of a context that
+ * is closed frees what nobody has freed with fc_memory_free. */
 static void* on_device(fc_context context, const void* host, size_t bytes) {
   void* address = NULL;
   must(fc_memory_allocate(context, bytes, &address), "allocating");

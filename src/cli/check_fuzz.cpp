@@ -58,7 +58,7 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
   const std::int64_t cases = options.fuzz.cases;
   Console console(options.common.quiet, json_on_stdout(options.common));
   console.line("{} ({}): {} random problems{}, seed {}", device.name, device.id, cases,
-               limits.kinds.empty() ? "" : fmt::format(" ({})", fmt::join(options.fuzz.kinds, " or ")), options.seed);
+               limits.kinds.empty() ? "" : fmt::format(" ({})", fmt::join(limits.kinds, " or ")), options.seed);
   FuzzRun run;
   run.device = device, run.seed = options.seed, run.asked = cases;
   run.family = candidate_text(options.common), run.kinds = limits.kinds;

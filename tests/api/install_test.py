@@ -17,8 +17,10 @@ find_package(flashcore 0.1 REQUIRED)
 set(CMAKE_CXX_STANDARD 20)
 add_executable(from_cpp attention.cpp)
 target_link_libraries(from_cpp PRIVATE flashcore::flashcore)
-add_executable(from_c attention.c)
-target_link_libraries(from_c PRIVATE flashcore::flashcore m)
+foreach(name attention paged_decode)
+  add_executable(from_c_${name} ${name}.c)
+  target_link_libraries(from_c_${name} PRIVATE flashcore::flashcore m)
+endforeach()
 """
 
 
@@ -31,7 +33,7 @@ class InstallTest(unittest.TestCase):
         cls.run_ok("cmake", "--install", BUILD, "--prefix", cls.prefix)
         cls.project = cls.root / "project"
         cls.project.mkdir()
-        for name in ("attention.c", "attention.cpp"):
+        for name in ("attention.c", "paged_decode.c", "attention.cpp"):
             shutil.copy(ROOT / "examples" / name, cls.project)
         (cls.project / "CMakeLists.txt").write_text(PROJECT)
 
@@ -51,7 +53,8 @@ class InstallTest(unittest.TestCase):
         self.run_ok("cmake", "-S", self.project, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
         self.run_ok("cmake", "--build", build)
         self.assertIn("o[0] = 3", self.run_ok(build / "from_cpp"))
-        self.assertIn("largest difference", self.run_ok(build / "from_c", "cpu"))
+        for name in ("from_c_attention", "from_c_paged_decode"):
+            self.assertIn("largest difference", self.run_ok(build / name, "cpu"))
 
     def test_pkg_config(self):
         (config,) = self.prefix.rglob("flashcore.pc")

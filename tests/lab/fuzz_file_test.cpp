@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
+#include "core/error.h"
 #include "lab/record/digest.h"
 #include "lab/verify/judged_file.h"
 
@@ -80,25 +82,54 @@ TEST(FuzzFile, AnEditShows) {
 TEST(FuzzFile, OtherCasesAndOtherKernelsAreStale) {
   json file = fuzz_json(run_of(10));
   file["results"][2]["data_seed"] = 1;
-  EXPECT_NE(verify_fuzz_file(sealed(file)).reason.find("case 2: the fuzzer draws another case"), std::string::npos);
+  const Verification other = verify_fuzz_file(sealed(file));
+  ASSERT_EQ(other.stale.size(), 1u) << "a case that is drawn otherwise says nothing of kernels";
+  EXPECT_EQ(other.stale[0].name, "case 2");
   file = fuzz_json(run_of(10));
+  std::ranges::reverse(file["results"]);
+  EXPECT_TRUE(verify_fuzz_file(sealed(file)).fresh);
   file["sources"].begin().value() = "0";
   EXPECT_NE(verify_fuzz_file(sealed(file)).reason.find("is compiled from, or how it is launched, has changed"),
             std::string::npos);
 }
 
 TEST(FuzzFile, CasesThatAreMissingAreSaid) {
+  const auto reason = [](FuzzRun run) { return verify_fuzz_file(sealed(fuzz_json(run))).reason; };
   FuzzRun run = run_of(10);
   run.asked = 12;
-  EXPECT_NE(verify_fuzz_file(sealed(fuzz_json(run))).reason.find("12 cases were asked for, 0 could not be drawn"),
-            std::string::npos);
-  run.not_drawn = 2;
-  EXPECT_TRUE(verify_fuzz_file(sealed(fuzz_json(run))).fresh);
+  EXPECT_EQ(reason(run), "case 10 of 12 is not in it");
+  run.not_drawn = 2;  // they can be drawn
+  EXPECT_EQ(reason(run), "case 10 of 12 is not in it");
+  run.asked = 10;
+  EXPECT_NE(reason(run).find("it says that 2 cases could not be drawn, and those are 0"), std::string::npos);
+  run.not_drawn = 0;
+  std::erase_if(run.rows, [](const FuzzRow& row) { return row.index % 2 == 0; });
+  EXPECT_EQ(reason(run), "case 0 of 10 is not in it");
+  run.asked = 5;
+  EXPECT_NE(reason(run).find("case 5: 5 were asked for"), std::string::npos) << reason(run);
+}
+
+TEST(FuzzFile, WhatTheMachineLackedIsNotPassed) {
+  FuzzRun run = run_of(10);
   run.rows[0].ended = Ended::kEnvironment;
   run.rows[0].message = "no compiler";
   const Verification v = verify_fuzz_file(sealed(fuzz_json(run)));
   EXPECT_FALSE(v.fresh);
   EXPECT_NE(v.reason.find("case 9: the machine lacked something: no compiler"), std::string::npos) << v.reason;
+}
+
+TEST(FuzzFile, NumbersThatNoRunHasAreRefused) {
+  for (const char* key : {"asked", "not_drawn", "seed"})
+    for (const json& number : {json(0.5), json("ten"), json(1e300), json(-1)}) {
+      if (key == std::string("not_drawn") && number == json(-1)) continue;  // fits, and is none of the cases
+      json file = fuzz_json(run_of(3));
+      file[key] = number;
+      EXPECT_THROW(judge_by_schema(sealed(file), "copy.json", {{"flashcore.fuzz/1", verify_fuzz_file}}), Error)
+          << key << " " << number;
+    }
+  json file = fuzz_json(run_of(3));
+  file["not_drawn"] = -1;
+  EXPECT_FALSE(verify_fuzz_file(sealed(file)).wrong.empty());
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ class ReadmeTables(unittest.TestCase):
         self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
         self.run_script()
         self.assertIn("Not run yet: `results/gpu` holds no fuzz*.json.", page.read_text())
-        run = {"device": {"name": "A GPU", "id": "cuda:0"}, "seed": 7, "measured_at": "2026-01-02T03", "kinds": ["paged", "8bit"], "asked": 1200, "passed": 1199, "failed": 1,
+        run = {"device": {"name": "A GPU", "id": "cuda:0"}, "seed": 7, "measured_at": "2026-01-02T03", "kinds": ["paged", "8bit"], "results": [{}] * 1200, "passed": 1199, "failed": 1,
                "by_family": {"x_fwd": {"passed": 1000, "failed": 1}, "y_fwd": {"passed": 199, "failed": 0}}, "by_kind": {"paged": {"passed": 3, "failed": 0}}}  # fmt: skip
         (self.root / "results" / "gpu" / "fuzz_paged.json").write_text(json.dumps(run))
         (self.root / "results" / "gpu" / "fuzz.json").write_text(json.dumps(run | {"kinds": [], "by_kind": {}}))
@@ -112,6 +112,10 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("| any | 1,200 | 1,199 | 1 | x_fwd 1000 (1 failed), y_fwd 199 | – | 7, 2026-01-02, `results/gpu/fuzz.json` |\n"
                       "| paged or 8bit | 1,200 | 1,199 | 1 | x_fwd 1000 (1 failed), y_fwd 199 | paged 3 | 7, 2026-01-02, `results/gpu/fuzz_paged.json` |", text)  # fmt: skip
         self.assertIn("A GPU, `--device cuda:0`.", text)
+        self.verdict(1, stale=[0])
+        self.run_script()
+        self.assertIn("| any | – | – | – | it has changed | – | 7, 2026-01-02, `results/gpu/fuzz.json` |", page.read_text())
+        self.verdict(0)
         (self.root / "results" / "gpu" / "fuzz.json").write_text("{}")
         self.assertIn("results/gpu/fuzz.json is not of schema flashcore.fuzz/1", self.run_script().stderr)
 

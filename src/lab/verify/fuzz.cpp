@@ -117,12 +117,14 @@ void aim_at_tile_edges(FuzzCase& c, Draws& random, const DeviceLimits& device, c
   if (valid(aimed, device)) c = aimed;
 }
 
-// The rarest kind is one problem in twelve, so the last of these tries is never reached.
-Problem problem_of_kinds(Draws& random, const std::vector<FuzzKind>& kinds) {
-  Problem problem = random_problem(random);
-  for (int attempt = 0; attempt < 1000 && !is_of_any(problem, kinds); ++attempt) problem = random_problem(random);
-  return problem;
+// None where a thousand draws are of none of the kinds; the rarest kind is one problem in twelve.
+std::optional<Problem> problem_of_kinds(Draws& random, const std::vector<FuzzKind>& kinds) {
+  for (int attempt = 0; attempt < 1000; ++attempt)
+    if (Problem problem = random_problem(random); is_of_any(problem, kinds)) return problem;
+  return std::nullopt;
 }
+
+constexpr int kFamilyTries = 20, kProblemTries = 200;
 
 }  // namespace
 
@@ -159,10 +161,6 @@ ConfigValues random_config(const Family& family, const Problem& problem, const D
   return draw_config(family, problem, device, seed, [](const ConfigValues&) { return true; });
 }
 
-namespace {
-constexpr int kFamilyTries = 20, kProblemTries = 200;
-}
-
 std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families,
                                     const DeviceLimits& device, const FuzzLimits& limits) {
   if (families.empty()) return std::nullopt;
@@ -173,7 +171,9 @@ std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, con
     // tried beside one that takes all.
     const Family* family = random.pick(families);
     for (int attempt = 0; attempt < kProblemTries; ++attempt) {
-      c.problem = {problem_of_kinds(random, limits.kinds), random.pick(kLayouts)};
+      const std::optional<Problem> problem = problem_of_kinds(random, limits.kinds);
+      if (!problem) continue;
+      c.problem = {*problem, random.pick(kLayouts)};
       make_affordable(c.problem, limits);
       if (family->why_unsupported(c.problem, device)) continue;
       // The default is what users get without tuning: tried often.

@@ -41,6 +41,8 @@ struct FuzzCase {
 // Whether the family supports the problem and takes the config for it.
 bool valid(const FuzzCase& fuzz_case, const DeviceLimits& device);
 
+inline constexpr std::int64_t kMostFuzzCases = 10'000'000;  // of a run
+
 struct FuzzLimits {
   double max_flops = 1.5e8;               // full (unmasked) pairs: sets the time of the fp64 reference
   std::int64_t max_elements = 4'000'000;  // q, k, v and o together: sets the time to fill and copy

@@ -8,7 +8,10 @@
 #include <map>
 #include <set>
 
+#include "core/error.h"
+#include "core/foreign_text.h"
 #include "core/hash.h"
+#include "core/json_number.h"
 #include "lab/gates/gates.h"
 #include "lab/record/digest.h"
 #include "lab/record/freshness.h"
@@ -47,12 +50,14 @@ struct Sums {
   }
 };
 
+std::string family_of(const std::string& candidate) { return candidate.substr(0, candidate.find(':')); }
+
 // One hash for each family, of what all of its cases are compiled from and how they are launched: a file of thousands
-// of rows need not repeat what most of them share.
+// of rows need not repeat what most of them share. Cases are added in order of their index.
 class SourcesOf {
  public:
   void add(const std::string& candidate, const PlacedProblem& problem, const DeviceLimits& limits) {
-    hashers_[candidate.substr(0, candidate.find(':'))]
+    hashers_[family_of(candidate)]
         .add(source_hash_of(candidate, problem, limits))
         .add(launch_hash_of(candidate, problem, limits));
   }
@@ -84,57 +89,118 @@ std::vector<FuzzKind> kinds_in(const json& document) {
   return kinds;
 }
 
+template <class Int>
+Int whole_in(const json& object, const char* key) {
+  Int value = 0;
+  get_whole(object, key, value);
+  return value;
+}
+
 class FuzzAudit {
  public:
   FuzzAudit(JudgedFile& file, const json& document)
       : file_(file),
+        document_(document),
         limits_(document.at("device").get<DeviceInfo>().limits),
-        seed_(document.at("seed").get<std::uint64_t>()),
+        seed_(whole_in<std::uint64_t>(document, "seed")),
+        asked_(whole_in<std::int64_t>(document, "asked")),
+        not_drawn_(whole_in<std::int64_t>(document, "not_drawn")),
         families_(families_to_fuzz(limits_, document.at("family").get<std::string>())),
-        drawn_(fuzz_limits(limits_, kinds_in(document))) {}
+        drawn_(fuzz_limits(limits_, kinds_in(document))) {
+    if (asked_ < 1 || asked_ > kMostFuzzCases)
+      throw_bad_input("'asked' is {}, and a run has 1 to {} cases", asked_, kMostFuzzCases);
+    if (text_in(document.at("device"), "id").starts_with("emulator") != limits_.emulated)
+      file_.complain("its device is '{}', and the limits of that are {}of an emulated one",
+                     excerpt(text_in(document.at("device"), "id")), limits_.emulated ? "" : "not ");
+    if (!time_in(document, "measured_at")) file_.complain("it names no time at which it was measured");
+    const json& seconds = document.at("seconds");
+    for (const double each : {seconds.at("wall").get<double>(), seconds.at("trials").at("device").get<double>(),
+                              seconds.at("trials").at("host").get<double>()})
+      if (!(each >= 0)) file_.complain("it took {} seconds", each);
+  }
 
   void run(std::size_t at, const json& row) {
-    const auto index = row.at("index").get<std::uint64_t>();
-    const std::string name = fmt::format("case {}", index), candidate = text_in(row, "candidate");
+    const auto index = whole_in<std::int64_t>(row, "index");
+    const std::string name = fmt::format("case {}", index), candidate = text_in(row, "candidate"),
+                      message = text_in(row, "message");
     const auto ended = parse_word<Ended>(row.at("ended").get<std::string>());
     const PlacedProblem problem = PlacedProblem::parse(row.at("problem").get<std::string>());
-    if (!indices_.insert(index).second) file_.complain("{} is in it twice", name);
-    sums.add(problem, candidate.substr(0, candidate.find(':')), ended);
+    if (index < 0 || index >= asked_) file_.complain("{}: {} were asked for", name, asked_);
+    if (!cases_.try_emplace(index, Case{problem, candidate}).second) file_.complain("{} is in it twice", name);
+    sums_.add(problem, family_of(candidate), ended);
     if (ended == Ended::kEnvironment)
-      file_.incomplete(fmt::format("{}: the machine lacked something: {}", name, text_in(row, "message")));
+      file_.incomplete(fmt::format("{}: the machine lacked something: {}", name, message));
     else if (ended != Ended::kPassed) file_.did_not_pass();
     const json share = part(row, "share_of_bound");
-    if (ended == Ended::kPassed && !(share.is_number() && share.get<double>() <= 1))
+    if (ended == Ended::kPassed && !(share.is_number() && share.get<double>() >= 0 && share.get<double>() <= 1))
       file_.complain("{}: it passed, and its error is {} of its bound", name, share.dump());
-    const auto again = random_case(seed_, index, families_, limits_, drawn_);
-    if (!again || again->problem.portable() != problem.portable() || again->candidate.print() != candidate ||
-        to_string(again->pattern) != text_in(row, "pattern") || again->seed != row.at("data_seed").get<std::uint64_t>())
-      return file_.stale(at, name, "the fuzzer draws another case of this seed and number now");
-    sources_.add(candidate, problem, limits_);
+    if (ended == Ended::kPassed && !message.empty())
+      file_.complain("{}: it passed, and says '{}'", name, excerpt(message));
+    const auto again = draw(index);
+    if (again && again->problem.portable() == problem.portable() && again->candidate.print() == candidate &&
+        to_string(again->pattern) == text_in(row, "pattern") &&
+        again->seed == whole_in<std::uint64_t>(row, "data_seed"))
+      return;
+    redrawn_.insert(family_of(candidate));
+    file_.stale(at, name, "the fuzzer draws another case of this seed and number now");
   }
 
-  void compare(const json& document) {
-    file_.compare_count("passed", static_cast<std::size_t>(sums.all.passed));
-    file_.compare_count("failed", static_cast<std::size_t>(sums.all.failed));
-    if (document.at("by_family") != json_of(sums.by_family) || document.at("by_kind") != json_of(sums.by_kind))
+  void finish() {
+    file_.compare_count("passed", static_cast<std::size_t>(sums_.all.passed));
+    file_.compare_count("failed", static_cast<std::size_t>(sums_.all.failed));
+    if (document_.at("by_family") != json_of(sums_.by_family) || document_.at("by_kind") != json_of(sums_.by_kind))
       file_.complain("its counts by family and by kind are not those of its rows");
-    const auto told = document.at("sources").get<std::map<std::string, std::string>>();
-    for (const auto& [family, hash] : sources_.hashes())
-      if (const auto found = told.find(family); found == told.end() || found->second != hash)
-        file_.stale(file_.rows().size(), family,
-                    "what one of its kernels is compiled from, or how it is launched, has changed");
+    compare_sources();
+    if (document_.value("interrupted", false)) return;  // told already, and it may lack any
+    std::int64_t undrawable = 0;
+    for (std::int64_t index = 0; index < asked_; ++index) {
+      if (cases_.contains(index)) continue;
+      if (draw(index)) return file_.incomplete(fmt::format("case {} of {} is not in it", index, asked_));
+      ++undrawable;
+    }
+    if (undrawable != not_drawn_)
+      file_.complain("it says that {} cases could not be drawn, and those are {}", not_drawn_, undrawable);
   }
 
-  Sums sums;
+  const Sums& sums() const { return sums_; }
 
  private:
+  struct Case {
+    PlacedProblem problem;
+    std::string candidate;
+  };
+
   JudgedFile& file_;
+  const json& document_;
   DeviceLimits limits_;
   std::uint64_t seed_;
+  std::int64_t asked_, not_drawn_;
   std::vector<const Family*> families_;
   FuzzLimits drawn_;
-  std::set<std::uint64_t> indices_;
-  SourcesOf sources_;
+  Sums sums_;
+  std::map<std::int64_t, Case> cases_;
+  std::set<std::string> redrawn_;  // families of which a case is drawn otherwise now
+
+  std::optional<FuzzCase> draw(std::int64_t index) const {
+    return random_case(seed_, static_cast<std::uint64_t>(index), families_, limits_, drawn_);
+  }
+
+  // Not of families whose cases are others now: they are stale for that.
+  void compare_sources() {
+    SourcesOf sources;
+    for (const auto& [index, each] : cases_) sources.add(each.candidate, each.problem, limits_);
+    const std::map<std::string, std::string> now = sources.hashes();
+    auto told = document_.at("sources").get<std::map<std::string, std::string>>();
+    for (const auto& [family, hash] : now) {
+      const auto found = told.extract(family);
+      if (found.empty()) file_.complain("it does not say what {} was compiled from", excerpt(family));
+      else if (found.mapped() != hash && !redrawn_.contains(family))
+        file_.stale(file_.rows().size(), family,
+                    "what one of its kernels is compiled from, or how it is launched, has changed");
+    }
+    if (!told.empty())
+      file_.complain("it says what {} was compiled from, of which it has no case", excerpt(told.begin()->first));
+  }
 };
 
 }  // namespace
@@ -155,9 +221,8 @@ json fuzz_json(const FuzzRun& run) {
   json results = json::array(), kinds = json::array();
   for (const FuzzKind kind : run.kinds) kinds.push_back(word_of(kind));
   for (const FuzzRow* row : rows) {
-    const std::string candidate = row->drawn.candidate.print();
-    sums.add(row->drawn.problem, candidate.substr(0, candidate.find(':')), row->ended);
-    sources.add(candidate, row->drawn.problem, run.device.limits);
+    sums.add(row->drawn.problem, row->drawn.candidate.family->name(), row->ended);
+    sources.add(row->drawn.candidate.print(), row->drawn.problem, run.device.limits);
     seconds += row->seconds;
     results.push_back(row_json(*row));
   }
@@ -194,12 +259,8 @@ Verification verify_fuzz_file(const json& document) {
   FuzzAudit audit(file, document);
   const json& rows = file.rows();
   for (std::size_t i = 0; i < rows.size(); ++i) audit.run(i, rows[i]);
-  audit.compare(document);
-  const auto asked = document.at("asked").get<std::int64_t>(), not_drawn = document.at("not_drawn").get<std::int64_t>();
-  if (asked != not_drawn + std::ssize(rows))
-    file.incomplete(
-        fmt::format("{} cases were asked for, {} could not be drawn, and it has {}", asked, not_drawn, rows.size()));
-  return file.finish(rows.size(), fmt::format("{} of {} passed", audit.sums.all.passed, rows.size()));
+  audit.finish();
+  return file.finish(rows.size(), fmt::format("{} of {} passed", audit.sums().all.passed, rows.size()));
 }
 
 }  // namespace flashcore
