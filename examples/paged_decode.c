@@ -1,5 +1,5 @@
-/* Decoding from a paged cache in C: three sequences of other lengths, a pool of pages in no order, and in each step a
- * new key for every sequence and one query row on all of its keys. Each step is checked against the textbook formula.
+/* Decoding from a paged cache in C: three sequences of different lengths, a pool of pages in no order, and in each step
+ * a new key for every sequence and one query row on all of its keys. Each step is checked against the textbook formula.
  *
  *   cc -std=c11 paged_decode.c $(pkg-config --cflags --libs flashcore) -lm && ./a.out
  *   ./a.out cuda:0

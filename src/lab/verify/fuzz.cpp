@@ -117,7 +117,7 @@ void aim_at_tile_edges(FuzzCase& c, Draws& random, const DeviceLimits& device, c
   if (valid(aimed, device)) c = aimed;
 }
 
-// None where a thousand draws are of none of the kinds; the rarest kind is one problem in twelve.
+// None where a thousand draws are of none of the kinds.
 std::optional<Problem> problem_of_kinds(Draws& random, const std::vector<FuzzKind>& kinds) {
   for (int attempt = 0; attempt < 1000; ++attempt)
     if (Problem problem = random_problem(random); is_of_any(problem, kinds)) return problem;
