@@ -7,7 +7,6 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn.attention.bias import CausalBias
 
 from . import _functions, _torch_launch, _torch_operator, _torch_packed
 from ._functions import Functions
@@ -165,7 +164,7 @@ def _is_plain(*tensors: Tensor) -> bool:
             and forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active() and not any(x.is_neg() for x in tensors))  # fmt: skip
 
 
-def _subclass(tensors: tuple[Tensor, ...]) -> Optional[str]:
+def subclass(tensors: tuple[Tensor, ...]) -> Optional[str]:
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing():
         return None
     other = next((type(x).__name__ for x in tensors if type(x) not in _PLAIN and not isinstance(x, torch._subclasses.FakeTensor)), None)
@@ -175,16 +174,9 @@ def _subclass(tensors: tuple[Tensor, ...]) -> Optional[str]:
 def attend(pytorch: Callable[..., Tensor], obey: bool, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout_p: float,
            is_causal: bool, scale: Optional[float], enable_gqa: bool) -> Tensor:  # fmt: skip
     """Here where it can be, else by `pytorch`. A row that sees no key is 0."""
-    if isinstance(mask, CausalBias) and torch._C._is_torch_function_enabled():
-        if torch.compiler.is_compiling():
-            return _outside_of_the_graph(pytorch, obey, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
-        # Its class says what the call means (torch.nn.attention.bias), and knows the function by what stands in PyTorch's place now.
-        return torch.overrides.handle_torch_function(  # type: ignore[no-any-return]
-            torch.nn.functional.scaled_dot_product_attention, (query, key, value, mask), query, key, value, mask, dropout_p, is_causal, scale=scale,
-            enable_gqa=enable_gqa)  # fmt: skip
     reason = why_not(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
     if reason is None:
-        reason = CHOSEN if obey and is_restricted() else _subclass((query, key, value, mask))
+        reason = CHOSEN if obey and is_restricted() else subclass((query, key, value, mask))
     if reason is None and torch.compiler.is_compiling():
         return _by_operator(*_torch_operator.cast(query, key, value, mask), scale)
     if reason is None:
@@ -198,12 +190,6 @@ def attend(pytorch: Callable[..., Tensor], obey: bool, query: Tensor, key: Tenso
         reason = out
     pass_on(reason)
     return pytorch(query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-
-
-@torch.compiler.disable
-def _outside_of_the_graph(*call: Any) -> Tensor:
-    """A mask of a class of its own, which the compiler's graph would take for what lies in its memory."""
-    return attend(*call)
 
 
 def _by_operator(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: Optional[float]) -> Tensor:

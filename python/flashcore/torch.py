@@ -13,8 +13,9 @@ and autocast. It takes head dims up to 256 on a CPU and up to 1024 on a GPU (abo
 PyTorch, for nobody has timed them.
 
 Where PyTorch has a registry of flash attention kernels (torch.nn.attention.activate_flash_attention_impl), importing this module offers
-"flashcore" to it: activated, it takes the place of the CPU kernel that PyTorch's attention calls, and leaves gradients, dropout and masks
-to PyTorch. On a GPU it replaces nothing yet; there use enable().
+"flashcore" to it: activated, it takes the place of the forward kernels that PyTorch's flash attention calls on the CPU and on a GPU. The
+backward pass stays PyTorch's, from flashcore's output and log-sum-exp; so do dropout and masks. On a GPU PyTorch must choose its flash
+attention: it does for 16 bits without a mask, and sdpa_kernel(SDPBackend.FLASH_ATTENTION) asks for it.
 """
 
 from __future__ import annotations

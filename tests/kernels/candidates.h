@@ -66,7 +66,7 @@ inline constexpr const char* kPagedLarge = "b3_h2_hk1_sq5_sk150_d64_dv32_bf16_ra
 // Two tiles of 19 blocks of 32 keys, of which eight CTAs get five or four each.
 inline constexpr const char* kSplitTiles = "b2_h4_hk1_sq1_sk600_d64_fp16";
 // More parts of 128 keys than are merged at once; the last keys have the highest scores.
-inline constexpr const char* kManyParts = "b1_h2_hk1_sq1_sk3500_d16_fp16_alibi";
+inline constexpr const char* kManyParts = "b1_h2_hk1_sq1_sk4700_d16_fp16_alibi";
 // So many that they merge in groups.
 inline constexpr const char* kGroupsOfParts = "b1_h2_hk1_sq1_sk7000_d16_fp16_alibi";
 // By way of pages, sequences of different lengths.

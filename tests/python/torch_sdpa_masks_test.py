@@ -128,9 +128,24 @@ class SdpaMasksTest(Quiet):
     def test_causal_biases_that_are_classes(self):
         q, k, v = self.tensors(2, 3, 11, 17, 8, torch.float32)
         for bias in (causal_upper_left(11, 17), causal_lower_right(11, 17)):
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+            call = lambda bias=bias: F.scaled_dot_product_attention(q, k, v, attn_mask=bias)  # noqa: E731
+            out, computed, passed = counted(call)
+            self.assertEqual((computed, passed), (1, {}))
             torch.testing.assert_close(out.double(), definition(q, k, v, bias._materialize()), atol=1e-5, rtol=1e-5)
-            compiled = torch.compile(lambda *x: F.scaled_dot_product_attention(*x[:3], attn_mask=x[3]), backend="eager")(q, k, v, bias)
+            compiled, computed, passed = counted(torch.compile(call, backend="eager", fullgraph=True))
+            self.assertEqual((computed, passed), (1, {}))
+            torch.testing.assert_close(compiled, out, atol=1e-5, rtol=1e-5)
+
+    def test_causal_biases_that_go_to_pytorch(self):
+        q, k, v = self.tensors(2, 3, 11, 17, 8, torch.float32)
+        with self.assertRaisesRegex(ValueError, "causal"):
+            F.scaled_dot_product_attention(q, k, v, causal_lower_right(11, 17), is_causal=True)
+        for bias, options in ((causal_lower_right(11, 17), {"dropout_p": 1.0}), (causal_lower_right(11, 17), {"requires_grad": True}), (causal_upper_left(11, 17), {"dropout_p": 1.0})):
+            given = q.clone().requires_grad_(options.pop("requires_grad", False))
+            call = lambda given=given, bias=bias, options=options: F.scaled_dot_product_attention(given, k, v, bias, **options)  # noqa: E731
+            out, computed, passed = counted(call)
+            self.assertEqual((computed, len(passed)), (0, 1))
+            compiled = torch.compile(call, backend="eager", fullgraph=True)()
             torch.testing.assert_close(compiled, out, atol=1e-5, rtol=1e-5)
 
     def test_a_multihead_attention_with_masks(self):

@@ -154,11 +154,12 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // Codes and what they become are alive together, and addresses of Q's words; beside a wide O there is room for one
   // row of warps and 16 keys, which then needs no more than 16-bit keys do.
   const bool many = c.row_warps > 1 || keys_per_warp(c) > 16 || c.key_warps < 4;
-  const int codes = !has_quantised_cache(t) ? 0
-                    : acc_o >= 96           ? (many ? 64 : 16)
-                    : c.key_warps >= 4      ? 40
-                    : keys_per_warp(c) > 32 ? 24
-                                            : 0;
+  const int codes = !has_quantised_cache(t)      ? 0
+                    : acc_o >= 96                ? (many ? 64 : 16)
+                    : c.key_warps >= 4           ? 40
+                    : acc_o >= 80 && !keeps_q(t) ? 32  // 8 bytes of 32 keys of a warp
+                    : keys_per_warp(c) > 32      ? 24
+                                                 : 0;
   const int functions = !transforms_scores(t) ? 0 : acc_o >= 128 ? 28 : 20;
   // K and V of other widths have addresses of their own.
   const int uneven = acc_o >= 112 && keys_per_warp(c) > 16 && t.head_dim != t.head_dim_v ? 48 : 0;

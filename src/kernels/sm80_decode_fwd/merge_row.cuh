@@ -34,11 +34,18 @@ struct PlacedParts {
   FC_DEVICE float total(int part, int row) const { return ptx::ld_global_f32(state(part, row) + 1); }
 
   // By the whole warp; the lane gets four columns from `column` on. Parts are weighed by the maximum of all of them and
-  // added in their order, so that the bits do not depend on kAtOnce.
+  // added in their order, so that the bits do not depend on kAtOnce. Maxima and sums are read once, beside the first
+  // columns: each time that they were read anew the warp waited for memory, four times before it had ended.
   template <int kAtOnce>
   FC_DEVICE MergedRow merge(int row, int column, int lane) const {
     static_assert(kAtOnce <= 32);
-    MergedRow merged = {ptx::negative_infinity(), 0.0f, {}};
+    constexpr int kHeld = 2;  // a lane's parts, from its own number on every 32nd, of which the first are in registers
+    float maxima[kHeld], sums[kHeld];
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      maxima[h] = ptx::negative_infinity(), sums[h] = 0.0f;
+      if (lane + 32 * h < count) maxima[h] = maximum(lane + 32 * h, row), sums[h] = total(lane + 32 * h, row);
+    }
     ptx::Vector4 words[kAtOnce];
     const auto load = [&](int begin) {
       const float* from = first + begin * stride + kFirstO + row * kColumns + column;
@@ -49,20 +56,29 @@ struct PlacedParts {
       }
     };
     load(0);
+    MergedRow merged = {ptx::max(maxima[0], maxima[1]), 0.0f, {}};
 #pragma unroll 1
-    for (int part = lane; part < count; part += 32) merged.maximum = ptx::max(merged.maximum, maximum(part, row));
+    for (int part = lane + 32 * kHeld; part < count; part += 32)
+      merged.maximum = ptx::max(merged.maximum, maximum(part, row));
 #pragma unroll
     for (int mask = 1; mask < 32; mask *= 2)
       merged.maximum = ptx::max(merged.maximum, ptx::shfl_bfly(merged.maximum, mask));
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      maxima[h] = tile::weight(maxima[h], merged.maximum);  // what the part counts for, from here on
+      merged.total = ptx::fma(maxima[h], sums[h], merged.total);
+    }
 #pragma unroll 1
-    for (int part = lane; part < count; part += 32)
+    for (int part = lane + 32 * kHeld; part < count; part += 32)
       merged.total = ptx::fma(tile::weight(maximum(part, row), merged.maximum), total(part, row), merged.total);
 #pragma unroll
     for (int mask = 1; mask < 32; mask *= 2) merged.total += ptx::shfl_bfly(merged.total, mask);
 #pragma unroll 1
     for (int begin = 0;;) {
-      float own = 0.0f;  // what the part counts for whose number among those at hand is the lane's
-      if (lane < kAtOnce && begin + lane < count) own = tile::weight(maximum(begin + lane, row), merged.maximum);
+      const int at = begin + lane;  // the part among those at hand whose weight the lane has
+      const float low = shfl_idx(maxima[0], at % 32), high = shfl_idx(maxima[1], at % 32);
+      float own = at < 32 ? low : high;
+      if (at >= 32 * kHeld) own = at < count ? tile::weight(maximum(at, row), merged.maximum) : 0.0f;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const float part = shfl_idx(own, i);

@@ -41,6 +41,16 @@ class Sm80Forward final : public GpuFamily<Config> {
     return ListShape{1, config.block_m, config.block_n};
   }
 
+  const char* why_spills(const Config& config, const Problem& problem, const DeviceLimits& limits) const override {
+    // 32 to 80 bytes for sm_90, in pages of 1, 64 and 100 keys; none for sm_80 and sm_89.
+    if (limits.arch >= 90 && problem.paged() && problem.head_dim_v > 224 && config.block_n > 32)
+      return "blocks of more than 32 keys of a paged cache leave too few registers beside more than 224 columns";
+    // 12 bytes of eight warps with a window.
+    if (config.persistent && config.q_in_registers && problem.head_dim > 128 && problem.band().bounded())
+      return "CTAs that go round tiles have too few registers for Q of more than 128 columns beside a mask";
+    return nullptr;
+  }
+
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     // Wide tiles read K and V less often, but under a mask they compute more that is masked. One stage beat two
     // wherever both fit on an H200: what matters is that two CTAs fill each other's gaps. Q in registers saves its

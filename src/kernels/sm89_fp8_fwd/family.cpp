@@ -48,6 +48,18 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
     return ListShape{1, config.block_m, config.block_n};
   }
 
+  const char* why_spills(const AdaConfig& config, const Problem& problem, const DeviceLimits&) const override {
+    // Sums of 32 keys of a long block are unrolled: 12 and 16 bytes under a window.
+    if (config.promote_keys == 32 && config.block_n > 64 && config.num_warps <= 2 && problem.band().bounded())
+      return "one or two warps have too few registers to promote each 32 keys of a block of more than 64 under a mask";
+    // Q·K of wide heads is unrolled: 8 bytes of two warps, 20 of CTAs that go round tiles.
+    if (problem.head_dim >= 160 && problem.head_dim_v <= 128 &&
+        (config.persistent || (config.num_warps <= 2 && config.block_n > 32)))
+      return "wide heads beside up to 128 columns of V leave too few registers to one or two warps with blocks of more "
+             "than 32 keys, and to CTAs that go round tiles";
+    return nullptr;
+  }
+
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     // Not tuned: no such GPU has run it. Two CTAs an SM fill each other's gaps in sm80_fwd, whose shapes these are,
     // with blocks of twice the keys in the same bytes.

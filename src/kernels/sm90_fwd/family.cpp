@@ -62,6 +62,15 @@ class Sm90Forward final : public GpuFamily<Config> {
     return std::nullopt;
   }
 
+  const char* why_spills(const Config& config, const Problem& problem, const DeviceLimits&) const override {
+    // 4 bytes, with a softcap.
+    if (config.num_consumers > 2 && config.q_stages > 1 && config.ping_pong == 4 && problem.paged() &&
+        problem.has_score())
+      return "the producer beside three consumers has too few registers for a second Q stage and turns of the softmax "
+             "of a paged cache with functions of scores";
+    return nullptr;
+  }
+
   int preference(const Problem&, const DeviceLimits&) const override { return 90; }
 
   std::optional<double> expected_us(const ConfigValues& values, const Problem& problem,
