@@ -49,9 +49,11 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
   }
 
   const char* why_spills(const AdaConfig& config, const Problem& problem, const DeviceLimits&) const override {
-    // Sums of 32 keys of a long block are unrolled: 12 and 16 bytes under a window.
-    if (config.promote_keys == 32 && config.block_n > 64 && config.num_warps <= 2 && problem.band().bounded())
-      return "one or two warps have too few registers to promote each 32 keys of a block of more than 64 under a mask";
+    // Sums of 32 keys of a long block are unrolled: 12 and 16 bytes at head dims 80 and 128 under a window.
+    if (config.promote_keys == 32 && config.block_n > 64 && config.num_warps <= 2 && problem.head_dim > 64 &&
+        problem.band().bounded())
+      return "one or two warps have too few registers to promote each 32 keys of a block of more than 64 under a mask, "
+             "with head dims above 64";
     // Q·K of wide heads is unrolled: 8 bytes of two warps, 20 of CTAs that go round tiles.
     if (problem.head_dim >= 160 && problem.head_dim_v <= 128 &&
         (config.persistent || (config.num_warps <= 2 && config.block_n > 32)))
