@@ -214,6 +214,27 @@ TEST(JudgementTest, WeightsThatRowsShareRoundAlike) {
   }
 }
 
+// Rows that have the same weights, each in another place (ALiBi where values are constant), round them alike: what the
+// idealised kernel's sums show. A fuzzer drew this on an H200, where kernels that round at other scales than the
+// idealised one, by as much, were refused.
+TEST(JudgementTest, WeightsInOtherPlacesRoundAlike) {
+  const PlacedProblem p = PlacedProblem::parse("b1_h10_hk1_s46_d112_dv40_fp16_scale0.1_alibi_sink");
+  const Reference ref = reference_forward(p, make_inputs(p, Pattern::kConstant, 963875646), {});
+  const ErrorBound bound = error_bound(p, ref);
+  const auto judged = [&](float errors, float all) {
+    std::vector<float> o(ref.o.size());
+    for (std::size_t i = 0; i < o.size(); ++i) {
+      const auto exact = static_cast<float>(ref.o[i]);
+      o[i] = (exact + errors * (ref.ideal_o[i] - exact)) * all;
+    }
+    return Judged{compare(p, ref, o, ref.ideal_lse), bound};
+  };
+  const Judged honest = judged(1.9f, 1);
+  EXPECT_GT(honest.error.scale_share, 1) << "else nothing is asked here";
+  EXPECT_TRUE(honest.ok()) << honest.print();
+  EXPECT_FALSE(within_scale(judged(1, 1 - 0x1p-9f).error, bound)) << "what all values share besides is seen";
+}
+
 // Large logits leave one weight in most rows, and the others far below what fp32 has: nothing rounds alike there, nor
 // in rows of one key beside a sink.
 TEST(JudgementTest, OneLargeLogitIsNoSharedWeight) {
