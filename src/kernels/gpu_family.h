@@ -246,9 +246,6 @@ class GpuFamily : public Family {
   // The tiles and blocks of the lists that its kernel reads of a problem with a mask function; none: it asks of each
   // pair.
   virtual std::optional<ListShape> list_shape(const Config&, const Problem&) const { return std::nullopt; }
-  // Why ptxas spills of a config whose registers the family's config.h counts as enough: cases that a fuzzer drew.
-  // Null: none of those.
-  virtual const char* why_spills(const Config&, const Problem&, const DeviceLimits&) const { return nullptr; }
   const ConfigSpace& space() const override {
     static const ConfigSpace instance = space_of<Config>();
     return instance;
@@ -256,9 +253,9 @@ class GpuFamily : public Family {
   std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
                                          const DeviceLimits& limits) const override {
     if (auto reason = why_unsupported(problem, limits)) return reason;
-    const auto config = config_from<Config>(values);
-    if (const char* reason = detail::family_why_invalid(config, traits_of(problem), limits_of(limits))) return reason;
-    if (const char* reason = why_spills(config, problem, limits)) return reason;
+    if (const char* reason =
+            detail::family_why_invalid(config_from<Config>(values), traits_of(problem), limits_of(limits)))
+      return reason;
     return std::nullopt;
   }
   KernelSource source(const ConfigValues& values, const Problem& problem, const DeviceLimits&) const override {

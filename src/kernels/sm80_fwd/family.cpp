@@ -41,14 +41,18 @@ class Sm80Forward final : public GpuFamily<Config> {
     return ListShape{1, config.block_m, config.block_n};
   }
 
-  const char* why_spills(const Config& config, const Problem& problem, const DeviceLimits& limits) const override {
+  // Of config.h, and what ptxas spills though config.h counts enough registers (a fuzzer drew these).
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
+                                         const DeviceLimits& limits) const override {
+    if (auto reason = GpuFamily::why_invalid(values, problem, limits)) return reason;
+    const auto config = config_from<Config>(values);
     // 32 to 80 bytes for sm_90, in pages of 1, 64 and 100 keys; none for sm_80 and sm_89.
     if (limits.arch >= 90 && problem.paged() && problem.head_dim_v > 224 && config.block_n > 32)
       return "blocks of more than 32 keys of a paged cache leave too few registers beside more than 224 columns";
     // 12 bytes of eight warps with a window.
     if (config.persistent && config.q_in_registers && problem.head_dim > 128 && problem.band().bounded())
       return "CTAs that go round tiles have too few registers for Q of more than 128 columns beside a mask";
-    return nullptr;
+    return std::nullopt;
   }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {

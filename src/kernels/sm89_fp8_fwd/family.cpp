@@ -48,7 +48,11 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
     return ListShape{1, config.block_m, config.block_n};
   }
 
-  const char* why_spills(const AdaConfig& config, const Problem& problem, const DeviceLimits&) const override {
+  // Of config.h, and what ptxas spills though config.h counts enough registers (a fuzzer drew these).
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
+                                         const DeviceLimits& limits) const override {
+    if (auto reason = GpuFamily::why_invalid(values, problem, limits)) return reason;
+    const auto config = config_from<AdaConfig>(values);
     // Sums of 32 keys of a long block are unrolled: 12 and 16 bytes at head dims 80 and 128 under a window.
     if (config.promote_keys == 32 && config.block_n > 64 && config.num_warps <= 2 && problem.head_dim > 64 &&
         problem.band().bounded())
@@ -59,7 +63,7 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
         (config.persistent || (config.num_warps <= 2 && config.block_n > 32)))
       return "wide heads beside up to 128 columns of V leave too few registers to one or two warps with blocks of more "
              "than 32 keys, and to CTAs that go round tiles";
-    return nullptr;
+    return std::nullopt;
   }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {

@@ -83,17 +83,21 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     return std::nullopt;
   }
 
+  // Of config.h, and what ptxas spills though config.h counts enough registers (a fuzzer drew these).
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
+                                         const DeviceLimits& limits) const override {
+    if (auto reason = GpuFamily::why_invalid(values, problem, limits)) return reason;
+    const auto config = config_from<Config>(values);
+    // 16 bytes of 128 registers.
+    if (config.key_groups > 2 && config.block_n > 96 && problem.paged() && problem.band().bounded())
+      return "four key groups have too few registers for blocks of more than 96 keys of a paged cache under a mask";
+    return std::nullopt;
+  }
+
   // Of paged caches: decoding. With equal lengths it was 2 to 56% faster than sm80_decode_fwd (H100, quick runs of 15
   // problems). But a sequence has the CTAs that the bounds give it, whatever the others leave idle, and sm80_decode_fwd
   // deals out any mix of lengths alike: so where one long sequence would take too long, that comes before. Longer rows
   // are for sm90_fwd.
-  const char* why_spills(const Config& config, const Problem& problem, const DeviceLimits&) const override {
-    // 16 bytes of 128 registers.
-    if (config.key_groups > 2 && config.block_n > 96 && problem.paged() && problem.band().bounded())
-      return "four key groups have too few registers for blocks of more than 96 keys of a paged cache under a mask";
-    return nullptr;
-  }
-
   int preference(const Problem& problem, const DeviceLimits& limits) const override {
     if (!problem.paged()) return 90;
     if (problem.seqlen_q > kFewInvariantRows) return 60;
