@@ -53,6 +53,13 @@ def pass_on(reason: str) -> None:
     counter.add()
 
 
+@torch.compiler.assume_constant_result
+def passed_on() -> int:
+    """How many calls were, for whatever reason."""
+    with lock:
+        return sum(counter.read() for counter in _passed_on.values())
+
+
 def _new_reason(reason: str) -> _torch_launch.Counter:
     with lock:
         named = reason if len(_passed_on) < _MAX_REASONS else "other reasons"

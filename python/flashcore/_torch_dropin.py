@@ -7,11 +7,11 @@ from typing import Callable, Optional
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.nn.attention.bias import CausalBias
 
 from . import _torch_launch, _torch_masked, _torch_operator
-from ._torch_counters import pass_on
-from ._torch_reasons import AXES, CAUSAL, CHOSEN, DROPOUT, FLOAT32, GRADIENT, is_restricted, why_not, why_not_now, why_not_of
+from ._torch_counters import pass_on, passed_on
+from ._torch_reasons import AXES, CHOSEN, DROPOUT, FLOAT32, GRADIENT, is_restricted, is_top_left, is_triangle, why_not, why_not_now, why_not_of
 
 _BF16, _FP16, _FP32 = torch.bfloat16, torch.float16, torch.float32
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
@@ -27,7 +27,7 @@ def attend(pytorch: Callable[..., Tensor], obey: bool, query: Tensor, key: Tenso
 
     `obey`: pass on where the user chose among PyTorch's kernels."""
     if attn_mask is not None:
-        if isinstance(attn_mask, CausalBias) and torch._C._is_torch_function_enabled():
+        if is_triangle(attn_mask):
             return _attend_triangle(pytorch, obey, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         return _torch_masked.attend(pytorch, obey, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if dropout_p != 0:
@@ -104,21 +104,19 @@ def _attend_otherwise(pytorch: Callable[..., Tensor], query: Tensor, key: Tensor
 
 def _attend_triangle(pytorch: Callable[..., Tensor], obey: bool, query: Tensor, key: Tensor, value: Tensor, bias: CausalBias, dropout_p: float,
                      is_causal: bool, scale: Optional[float], enable_gqa: bool) -> Tensor:  # fmt: skip
-    """With a causal_upper_left or causal_lower_right of torch.nn.attention.bias, whose elements mean nothing: the class says what the call is."""
-    if not is_causal and (bias.variant == CausalVariant.UPPER_LEFT or bias.seq_len_q == bias.seq_len_kv):
+    """With a causal_upper_left or causal_lower_right of torch.nn.attention.bias."""
+    if type(bias) is CausalBias and not is_causal and is_top_left(bias):
         return attend(pytorch, obey, query, key, value, None, dropout_p, True, scale, enable_gqa)
-    reason: Optional[str] = CAUSAL
-    if not is_causal:
-        reason = why_not(query, key, value, None, dropout_p, False, scale, enable_gqa) or (CHOSEN if obey and is_restricted() else None)
-    if reason is None and (query.shape[2], key.shape[2]) != (bias.seq_len_q, bias.seq_len_kv):
-        reason = f"attn_mask is for {bias.seq_len_q} rows and {bias.seq_len_kv} keys"
+    reason = why_not(query, key, value, bias, dropout_p, is_causal, scale, enable_gqa) or (CHOSEN if obey and is_restricted() else None)
     traced = torch.compiler.is_compiling()
     if reason is None and not traced:
         reason = why_not_now(query, key, value) or _torch_masked.subclass((query, key, value))
     if reason is None:  # aligned at the end, which PyTorch's function has no argument for
         tensors = _torch_operator.cast(query, key, value) if traced else (query, key, value)
         return torch.ops.flashcore.attention(*tensors, False, scale, -1, 0)  # type: ignore[no-any-return]
-    pass_on(reason)
-    # The class knows PyTorch's function by what stands in its place now.
-    return CausalBias.__torch_function__(  # type: ignore[no-any-return]
-        torch.nn.functional.scaled_dot_product_attention, (CausalBias,), (query, key, value, bias, dropout_p, is_causal), {"scale": scale, "enable_gqa": enable_gqa})
+    before = passed_on()
+    out = type(bias).__torch_function__(torch.nn.functional.scaled_dot_product_attention, (type(bias),), (query, key, value, bias, dropout_p, is_causal),
+                                        {"scale": scale, "enable_gqa": enable_gqa})  # fmt: skip
+    if passed_on() == before:  # else the class called the function that stands in PyTorch's place, which has counted
+        pass_on(reason)
+    return out  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from . import _torch_launch, _torch_operator
 from ._torch_launch import DTYPES, MAX_HEAD_DIM, MAX_SCALE, MIN_SCALE
@@ -70,6 +71,28 @@ def why_not_mask(query: Tensor, key: Tensor, mask: Tensor, is_causal: bool) -> O
     return None
 
 
+def is_triangle(attn_mask: object) -> bool:
+    """A causal_upper_left or causal_lower_right of torch.nn.attention.bias, whose elements mean nothing: the class says what the call is."""
+    return isinstance(attn_mask, CausalBias) and torch._C._is_torch_function_enabled()
+
+
+def is_top_left(bias: CausalBias) -> bool:
+    """The call is one with is_causal, as PyTorch defines it."""
+    return bias.variant == CausalVariant.UPPER_LEFT or bias.seq_len_q == bias.seq_len_kv
+
+
+def _why_not_triangle(query: Tensor, key: Tensor, value: Tensor, bias: CausalBias, is_causal: bool, scale: Optional[float], enable_gqa: bool) -> Optional[str]:
+    if type(bias) is not CausalBias:
+        return f"attn_mask is a {type(bias).__name__}, which says itself what the call is"
+    if is_causal:
+        return CAUSAL
+    top_left = is_top_left(bias)
+    reason = why_not_of(*_torch_operator.cast(query, key, value), top_left, scale, enable_gqa)
+    if reason is None and not top_left and (query.shape[2], key.shape[2]) != (bias.seq_len_q, bias.seq_len_kv):
+        reason = f"attn_mask is for {bias.seq_len_q} rows and {bias.seq_len_kv} keys"
+    return reason
+
+
 def why_not_now(*tensors: Tensor) -> Optional[str]:
     """Of what the moment tells: transforms, and tensors whose memory does not hold their values."""
     if torch._C._are_functorch_transforms_active():
@@ -96,6 +119,8 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tenso
         return GRADIENT
     if attn_mask is None:
         return why_not_of(*_torch_operator.cast(query, key, value), is_causal, scale, enable_gqa)
+    if is_triangle(attn_mask):
+        return _why_not_triangle(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if isinstance(attn_mask, Tensor) and torch.is_grad_enabled() and attn_mask.requires_grad:
         return GRADIENT
     tensors = (query, key, value, attn_mask) if isinstance(attn_mask, Tensor) else (query, key, value)

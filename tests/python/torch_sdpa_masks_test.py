@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.nn.attention.bias import CausalBias, CausalVariant, causal_lower_right, causal_upper_left
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from torch_support import PYTORCH, Quiet, counted  # noqa: E402
@@ -144,9 +144,34 @@ class SdpaMasksTest(Quiet):
             given = q.clone().requires_grad_(options.pop("requires_grad", False))
             call = lambda given=given, bias=bias, options=options: F.scaled_dot_product_attention(given, k, v, bias, **options)  # noqa: E731
             out, computed, passed = counted(call)
-            self.assertEqual((computed, len(passed)), (0, 1))
+            self.assertEqual((computed, sum(passed.values())), (0, 1), passed)
             compiled = torch.compile(call, backend="eager", fullgraph=True)()
             torch.testing.assert_close(compiled, out, atol=1e-5, rtol=1e-5)
+
+    def test_a_causal_bias_that_is_an_argument_of_compiled_code(self):
+        q, k, v = self.tensors(2, 3, 11, 17, 8, torch.float32)
+        for bias in (causal_upper_left(11, 17), causal_lower_right(11, 17)):
+            compiled = torch.compile(lambda *x: F.scaled_dot_product_attention(*x[:3], attn_mask=x[3]), backend="eager")(q, k, v, bias)
+            torch.testing.assert_close(compiled, F.scaled_dot_product_attention(q, k, v, bias), atol=1e-5, rtol=1e-5)
+
+    def test_a_class_made_from_causal_bias_says_itself_what_the_call_is(self):
+        class Mine(CausalBias):
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                return "mine" if func is F.scaled_dot_product_attention else super().__torch_function__(func, types, args, kwargs)
+
+        q, k, v = self.tensors(2, 3, 11, 17, 8, torch.float32)
+        for variant in CausalVariant:
+            bias = Mine(variant, 11, 17)
+            self.assertEqual(counted(lambda: F.scaled_dot_product_attention(q, k, v, bias))[:2], ("mine", 0))  # noqa: B023
+            self.assertIn("Mine", ft.why_not(q, k, v, bias))
+
+    def test_why_not_of_causal_biases(self):
+        q, k, v = self.tensors(2, 3, 11, 17, 8, torch.float32)
+        for bias, reason in ((causal_upper_left(11, 17), None), (causal_lower_right(11, 17), None), (causal_upper_left(3, 3), None),
+                             (causal_lower_right(11, 16), "attn_mask is for 11 rows and 16 keys")):  # fmt: skip
+            self.assertEqual(ft.why_not(q, k, v, bias), reason)
+        self.assertIn("is_causal", ft.why_not(q, k, v, causal_lower_right(11, 17), is_causal=True))
 
     def test_a_multihead_attention_with_masks(self):
         layer = torch.nn.MultiheadAttention(16, 4, batch_first=True).eval()
