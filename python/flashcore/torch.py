@@ -14,8 +14,9 @@ PyTorch, for nobody has timed them.
 
 Where PyTorch has a registry of flash attention kernels (torch.nn.attention.activate_flash_attention_impl), importing this module offers
 "flashcore" to it: activated, it takes the place of the forward kernels that PyTorch's flash attention calls on the CPU and on a GPU. The
-backward pass stays PyTorch's, from flashcore's output and log-sum-exp; so do dropout and masks. On a GPU PyTorch must choose its flash
-attention: it does for 16 bits without a mask, and sdpa_kernel(SDPBackend.FLASH_ATTENTION) asks for it.
+backward pass stays PyTorch's, from flashcore's output and log-sum-exp; so do dropout and masks. It is asked where PyTorch chooses its flash
+attention, which takes 16 bits on a GPU and no mask. On some GPUs PyTorch prefers another of its kernels (cuDNN's on Hopper and later, in
+some releases): sdpa_kernel(SDPBackend.FLASH_ATTENTION) asks for flash attention, and counters() tells whether flashcore computed.
 """
 
 from __future__ import annotations
