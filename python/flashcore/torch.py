@@ -48,7 +48,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         attn_mask: of bool, or of numbers that are added to the scores: float32 or the query's dtype; of any shape that broadcasts to
             [batch, heads, length, length_kv]. A row that sees no key is 0. On a CPU its values are looked at: padding (each batch entry
             shows one run of keys to all rows) is computed as lengths, a causal mask as causal, one that hides nothing as none. A mask that
-            requires a gradient, one together with is_causal, and tensor subclasses go to PyTorch.
+            requires a gradient, one together with is_causal, and tensor subclasses go to PyTorch, but causal_upper_left and
+            causal_lower_right of torch.nn.attention.bias, which are computed as causal masks without a tensor.
         dropout_p: anything but 0 goes to PyTorch.
         is_causal: row i sees keys 0..i (top-left, as PyTorch defines it).
         scale: default 1/sqrt(dim).
