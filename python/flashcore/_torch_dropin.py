@@ -27,7 +27,7 @@ def attend(pytorch: Callable[..., Tensor], obey: bool, query: Tensor, key: Tenso
 
     `obey`: pass on where the user chose among PyTorch's kernels."""
     if attn_mask is not None:
-        if is_triangle(attn_mask):
+        if type(attn_mask) not in _PLAIN and is_triangle(attn_mask):
             return _attend_triangle(pytorch, obey, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         return _torch_masked.attend(pytorch, obey, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if dropout_p != 0:
