@@ -86,7 +86,7 @@ DATA: dict[str, Callable[..., tuple[Any, Any, Any]]] = {
 
 
 def _attend(np: Any, q: Any, k: Any, v: Any) -> Any:
-    """[1, heads, rows, dim], in fp64; also the rms of the scores' deviations, weighted."""
+    """[1, heads, rows, dim], in fp64."""
     group = q.shape[1] // k.shape[1]
     q, k, v = q.astype(np.float64), k.astype(np.float64).repeat(group, 1), v.astype(np.float64).repeat(group, 1)
     scores = q @ k.swapaxes(2, 3) / math.sqrt(q.shape[3])
@@ -152,16 +152,15 @@ def measure(data: list[str], rows: int, keys: int, dim: int, dtype: str, device:
 
             q, k, v = (torch.from_numpy(x).bfloat16().float().numpy() for x in (q, k, v))
         right = _attend(np, q, k, v)
-        size = float(np.linalg.norm(right))
         for way, options in WAYS.items():
             if options.get("hadamard") and dim & (dim - 1):
                 continue
             o, held = _computed(np, device, q, k, v, dtype, options)
-            yield {"data": kind, "way": way, "end_to_end": float(np.linalg.norm(o - right)) / size, "kernel": _distance(np, o, _attend(np, *held))}
+            yield {"data": kind, "way": way, "end_to_end": _distance(np, o, right), "kernel": _distance(np, o, _attend(np, *held))}
         for way, (cache, axes) in CACHES.items():
             if device == "cpu":
                 o, held = _cached(np, q, k, v, cache, axes)
-                yield {"data": kind, "way": way, "end_to_end": float(np.linalg.norm(o - right)) / size, "kernel": _distance(np, o, _attend(np, *held))}
+                yield {"data": kind, "way": way, "end_to_end": _distance(np, o, right), "kernel": _distance(np, o, _attend(np, *held))}
 
 
 def _distance(np: Any, o: Any, right: Any) -> float:

@@ -215,8 +215,8 @@ TEST(JudgementTest, WeightsThatRowsShareRoundAlike) {
 }
 
 // Rows that have the same weights, each in another place (ALiBi where values are constant), round them alike: what the
-// idealised kernel's sums show. A fuzzer drew this on an H200, where kernels that round at other scales than the
-// idealised one, by as much, were refused.
+// idealised kernel's sums show. Shrunk from what a fuzzer drew on an H200, where kernels that round at other scales
+// than the idealised one, by as much, were refused.
 TEST(JudgementTest, WeightsInOtherPlacesRoundAlike) {
   const PlacedProblem p = PlacedProblem::parse("b1_h10_hk1_s46_d112_dv40_fp16_scale0.1_alibi_sink");
   const Reference ref = reference_forward(p, make_inputs(p, Pattern::kConstant, 963875646), {});
