@@ -48,6 +48,7 @@ TEST_F(EveryElementTest, ARowOfNoLargerBoundIsNot) {
   ours.lse[row_of(true)] += beyond();
   ours.lse[row_of(false)] += beyond();
   const EveryElement every = compare_every_element(problem_, *oracle_, ours, theirs_);
+  EXPECT_EQ(every.rows_beyond, 2u);
   EXPECT_EQ(every.rows_judged_again, 1u);
   EXPECT_FALSE(within_norms(every.error, every.bound));
 }
@@ -64,7 +65,9 @@ TEST_F(EveryElementTest, AWrongRowOfOIsWrong) {
 TEST_F(EveryElementTest, ManyRowsAreNotJudgedAgain) {
   AttentionOutputs ours = theirs_;
   for (std::size_t row = 0; row <= kMostRowsAgain; ++row) ours.lse[row] += beyond();
-  EXPECT_EQ(compare_every_element(problem_, *oracle_, ours, theirs_).rows_judged_again, 0u);
+  const EveryElement every = compare_every_element(problem_, *oracle_, ours, theirs_);
+  EXPECT_EQ(every.rows_beyond, kMostRowsAgain + 1);
+  EXPECT_EQ(every.rows_judged_again, 0u);
 }
 
 }  // namespace

@@ -49,6 +49,10 @@ class Sm80Forward final : public GpuFamily<Config> {
     // 32 to 80 bytes for sm_90, in pages of 1, 64 and 100 keys; none for sm_80 and sm_89.
     if (limits.arch >= 90 && problem.paged() && problem.head_dim_v > 224 && config.block_n > 32)
       return "blocks of more than 32 keys of a paged cache leave too few registers beside more than 224 columns";
+    // 24 to 32 bytes at head dim 64 with 256 columns, for sm_90.
+    if (limits.arch >= 90 && problem.paged() && problem.head_dim_v > 224 && config.num_warps == 1 &&
+        config.q_in_registers)
+      return "one warp has too few registers for Q beside more than 224 columns of a paged cache";
     // 12 bytes of eight warps with a window.
     if (config.persistent && config.q_in_registers && problem.head_dim > 128 && problem.band().bounded())
       return "CTAs that go round tiles have too few registers for Q of more than 128 columns beside a mask";

@@ -61,6 +61,14 @@ bool are_tensors_too_many(const Problem& problem, const Fp8Config& config) {
   return registers_needed(config, traits) + more > consumer_registers(config);
 }
 
+// A mask's element of each pair beside factors of rows and the next block's scores: 20 bytes at head dim 128, with a
+// window and without.
+bool are_factors_too_many(const Problem& problem, const Fp8Config& config) {
+  return config.overlap == Overlap::kScoresFirst && config.block_n > 32 && problem.head_dim_v > 64 &&
+         problem.q_scaling() == Scaling::kToken && problem.has_mask_expression() &&
+         reads_elements_of_pairs(problem.mask_expression());
+}
+
 class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
  public:
   std::string name() const override { return "sm90_fp8_fwd"; }
@@ -117,6 +125,9 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                          most);
     if (are_tensors_too_many(problem, config))
       return "tensors of a score and of a mask function together leave too few registers for so many keys of a block";
+    if (are_factors_too_many(problem, config))
+      return "factors of rows beside a mask function that reads an element for each pair leave too few registers for "
+             "blocks of more than 32 keys whose scores are in flight with P·V";
     if (takes_transposed_v(config) == problem.has_transposed_v()) return std::nullopt;
     return problem.has_transposed_v() ? "V lies transposed and waits for nothing: v_stages 0"
                                       : "V waits for its transposition: v_stages 1 or 2";

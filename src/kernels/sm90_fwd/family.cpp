@@ -59,11 +59,10 @@ class Sm90Forward final : public GpuFamily<Config> {
     if (const int most = most_keys_of_a_block(problem, config); config.block_n > most)
       return fmt::format("blocks of more than {} keys leave too few registers for a score function that reads tensors",
                          most);
-    // 4 bytes, with a softcap.
-    if (config.num_consumers > 2 && config.q_stages > 1 && config.ping_pong == 4 && problem.paged() &&
-        problem.has_score())
+    // 4 bytes, with a softcap and without.
+    if (config.num_consumers > 2 && config.q_stages > 1 && config.ping_pong == 4 && problem.paged())
       return "the producer beside three consumers has too few registers for a second Q stage and turns of the softmax "
-             "of a paged cache with functions of scores";
+             "of a paged cache";
     return std::nullopt;
   }
 

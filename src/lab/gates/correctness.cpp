@@ -88,10 +88,16 @@ void judge_every_element(const PlacedProblem& problem, const Oracle& oracle, con
   const EveryElement every = compare_every_element(problem, oracle, ours, theirs);
   result.evidence["every_element_against"] = whose;
   result.evidence["every_element"] = evidence_of(every.error, every.bound);
+  result.evidence["rows_beyond"] = every.rows_beyond;
   result.evidence["rows_judged_again"] = every.rows_judged_again;
-  if (!within_norms(every.error, every.bound))
-    fails(result, Check::kEveryRow,
-          fmt::format("against {} on every element: {}", whose, describe_error(every.error, every.bound)));
+  if (within_norms(every.error, every.bound)) return;
+  const std::string again =
+      every.rows_beyond > kMostRowsAgain
+          ? fmt::format("{} rows are beyond it, too many for an fp64 reference of each", every.rows_beyond)
+          : fmt::format("{} rows are beyond it, {} of them right by an fp64 reference", every.rows_beyond,
+                        every.rows_judged_again);
+  fails(result, Check::kEveryRow,
+        fmt::format("against {} on every element: {}; {}", whose, describe_error(every.error, every.bound), again));
 }
 
 // On a large problem fp64 covers a sample of rows; the naive kernel covers the rest.

@@ -18,6 +18,7 @@ EveryElement compare_every_element(const PlacedProblem& problem, const Oracle& o
   every.bound.worst_row_rel = 2 * oracle.bound.worst_row_rel;
   every.bound.lse_max_abs = 2 * oracle.bound.lse_max_abs;
   const std::vector<std::int64_t> beyond = compared.rows_beyond(every.bound);
+  every.rows_beyond = beyond.size();
   if (beyond.size() <= kMostRowsAgain) {
     for (const std::int64_t place : beyond) {
       const RowSample row{{compared.row_at(place)}, false};
