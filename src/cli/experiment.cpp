@@ -166,17 +166,21 @@ int run_experiment(const ExperimentArguments& options) {
 int check_experiments(const ExperimentArguments& options) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   const auto results = run_all(options, console, false);
-  Table table({"experiment", "arm", "problem", "verdict", "candidate"});
+  Table table({"experiment", "arm", "problem", "verdict", "error of o / control's", "of the LSE", "candidate"});
   nlohmann::json facts = nlohmann::json::array();
   int passed = 0, failed = 0, lacking = 0;
   for (const ExperimentResult& r : results)
     for (const ArmFacts& f : r.facts) {
       const bool good = f.gates.ended == Ended::kPassed;
+      const ErrorRatio ratio = error_ratio(r, f).value_or(ErrorRatio{});
+      const ErrorPrediction predicted = predicted_error_of(r.experiment, f.arm);
       ++(good ? passed : f.gates.ended == Ended::kEnvironment ? lacking : failed);
       table.add({r.experiment.name,
                  f.arm,
                  f.problem,
                  {good ? "pass" : word_of(f.gates.ended), good ? Tone::kGood : Tone::kBad},
+                 ratio_words(ratio.o, predicted.o),
+                 ratio_words(ratio.lse, predicted.lse),
                  f.gates.candidate()});
       facts.push_back({{"experiment", r.experiment.name}, {"arm", f.arm}, {"trial", f.gates}});
       if (!good)

@@ -61,6 +61,13 @@ TEST_F(ExperimentTest, EveryBadFileIsNamedWithItsLine) {
             std::string::npos);
   EXPECT_NE(message_of(yaml("fake_none", "[0.9, 1.1]")).find("agrees with every verdict"), std::string::npos);
   EXPECT_NE(message_of(yaml("fake_none", "fast")).find("range of speed-ups"), std::string::npos);
+  const auto with_error = [this](const std::string& error) {
+    return message_of(yaml("fake_none", "[1.1, 1.2]\n    predicted_error: " + error));
+  };
+  EXPECT_NE(with_error("[1, 2]").find("predicted_error"), std::string::npos) << with_error("[1, 2]");
+  EXPECT_NE(with_error("{p: [1, 2]}").find("unknown key 'p' in predicted_error"), std::string::npos);
+  EXPECT_NE(with_error("{o: [2, 1]}").find("o is not a range of a candidate's error"), std::string::npos);
+  EXPECT_EQ(with_error("{o: [1, 2], lse: [0.5, 3]}"), "");
   EXPECT_NE(message_of(yaml("nobody", "[1.1, 1.2]")).find("unknown family 'nobody'"), std::string::npos);
   EXPECT_NE(message_of(yaml("fake_none", "[1.1, 1.2]", "regime: hot\n")).find("regime is 'hot'"), std::string::npos);
   EXPECT_NE(message_of("name: x\n").find("lacks the key 'hypothesis'"), std::string::npos);
@@ -328,9 +335,44 @@ TEST_F(ExperimentTest, ACheckThatIsStoppedKeepsTheGatesThatWereJudged) {
   EXPECT_TRUE(results[0].pairs.empty());
 }
 
+// What the gate of correctness found, with errors of that size.
+ArmFacts facts_of(const std::string& arm, const Experiment& e, double o, double lse) {
+  ArmFacts facts{arm, e.problems[0].problem.id(), {}, std::nullopt};
+  facts.gates.ended = Ended::kPassed;
+  facts.gates.gates = {{Gate::kCorrectness,
+                        GateStatus::kPassed,
+                        "",
+                        {{"patterns",
+                          {{{"pattern", "peaked"}, {"rel", 1.0}, {"lse_rms", 1.0}},
+                           {{"pattern", "normal"}, {"rel", o}, {"lse_rms", lse}}}}}}};
+  return facts;
+}
+
+TEST_F(ExperimentTest, ErrorsAreComparedWithTheControlsAndWithThePrediction) {
+  const Experiment e =
+      load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0",
+                                           "[1.05, 1.30]\n    predicted_error: {o: [0.9, 1.1], lse: [1.5, 3]}")));
+  ExperimentResult result = measured_result(e, 3, 3);
+  result.facts = {facts_of("once", e, 0.02, 1e-5), facts_of("other", e, 0.02, 4e-5)};
+  conclude(result);
+  EXPECT_NE(result.summary[2].find("; 1 of 2 errors over the control's is within the predicted range."),
+            std::string::npos)
+      << result.summary[2];
+  const std::string page = experiment_markdown(result);
+  EXPECT_NE(page.find("1; 0.9 to 1.1 predicted |"), std::string::npos) << page;
+  EXPECT_NE(page.find("4; 1.5 to 3 predicted: outside |"), std::string::npos) << page;
+  result.facts[0].gates.gates.clear();
+  conclude(result);
+  EXPECT_EQ(result.summary[2].find("over the control's"), std::string::npos) << "nothing to compare with";
+}
+
 TEST_F(ExperimentTest, AStoredResultIsJudgedAgainWithoutRunning) {
-  const Experiment e = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
-  const ExperimentResult result = measured_result(e, 3, 3);
+  const Experiment e =
+      load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0",
+                                           "[1.05, 1.30]\n    predicted_error: {o: [0.9, 1.1], lse: [1.5, 3]}")));
+  ExperimentResult result = measured_result(e, 3, 3);
+  result.facts = {facts_of("once", e, 0.02, 1e-5), facts_of("other", e, 0.03, 2e-5)};
+  conclude(result);
   write_experiment(result, folder_ / "out");
   const ExperimentResult again = rejudge_experiment(folder_ / "out");
   EXPECT_EQ(experiment_json(again), experiment_json(result));

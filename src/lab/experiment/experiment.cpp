@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kWhat = "an experiment";
 // The name of a folder; of file systems, 255 bytes is the most.
 constexpr std::size_t kMaxName = 100;
-constexpr double kMaxSpeedup = 1000;
+constexpr double kMaxRatio = 1000;
 
 bool is_word(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(),
@@ -95,7 +95,7 @@ class ExperimentReader {
   ExperimentArm read_arm(const YAML::Node& node, bool predicted) {
     const char* what = predicted ? "a candidate" : "the control";
     std::vector<std::string> keys = {"name", "candidate", "patch"};
-    if (predicted) keys.push_back("predicted");
+    if (predicted) keys.insert(keys.end(), {"predicted", "predicted_error"});
     reader_.check_keys(node, what, keys);
     ExperimentArm arm;
     arm.name = reader_.text(node, "name", what);
@@ -112,6 +112,7 @@ class ExperimentReader {
       }
     });
     if (predicted) arm.predicted = read_prediction(reader_.need(node, "predicted", what));
+    if (predicted && node["predicted_error"]) arm.predicted_error = read_error_prediction(node["predicted_error"]);
     return arm;
   }
 
@@ -127,18 +128,28 @@ class ExperimentReader {
     return whole;
   }
 
-  Prediction read_prediction(const YAML::Node& node) const {
+  Prediction read_range(const YAML::Node& node, const std::string& name, const char* of) const {
     std::vector<double> range;
     if (node.IsSequence() && node.size() == 2)
-      for (const YAML::Node& bound : node) range.push_back(reader_.number_of(bound, "a bound of predicted"));
-    if (range.size() != 2 || !(range[0] > 0 && range[0] <= range[1] && range[1] <= kMaxSpeedup))
-      reader_.fail(
-          node,
-          fmt::format(
-              "predicted is not a range of speed-ups over the control (the lower one first, above 0, at most {}); "
-              "write predicted: [1.02, 1.10]",
-              kMaxSpeedup));
-    const Prediction prediction{range[0], range[1]};
+      for (const YAML::Node& bound : node) range.push_back(reader_.number_of(bound, "a bound of " + name));
+    if (range.size() != 2 || !(range[0] > 0 && range[0] <= range[1] && range[1] <= kMaxRatio))
+      reader_.fail(node, fmt::format("{0} is not a range of {1} (the lower one first, above 0, at most {2}); write "
+                                     "{0}: [1.02, 1.10]",
+                                     name, of, kMaxRatio));
+    return {range[0], range[1]};
+  }
+
+  ErrorPrediction read_error_prediction(const YAML::Node& node) const {
+    reader_.check_keys(node, "predicted_error", {"o", "lse"});
+    constexpr const char* kOf = "a candidate's error over the control's";
+    ErrorPrediction prediction;
+    if (node["o"]) prediction.o = read_range(node["o"], "o", kOf);
+    if (node["lse"]) prediction.lse = read_range(node["lse"], "lse", kOf);
+    return prediction;
+  }
+
+  Prediction read_prediction(const YAML::Node& node) const {
+    const Prediction prediction = read_range(node, "predicted", "speed-ups over the control");
     const auto allows = [&](SpeedVerdict verdict) { return prediction.allows(verdict, experiment_.margin); };
     if (allows(SpeedVerdict::kFaster) && allows(SpeedVerdict::kSlower) && allows(SpeedVerdict::kSame))
       reader_.fail(node, "this prediction agrees with every verdict, so nothing could refute it; narrow it");

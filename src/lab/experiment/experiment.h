@@ -29,11 +29,18 @@ struct Prediction {
 enum class RangePlace { kWithin, kAbove, kBelow };
 RangePlace place_in_range(const Prediction& predicted, double ci95_low, double ci95_high);
 
+// Of what a candidate makes of normal data, over what the control makes of the same: 1 is the control's error.
+struct ErrorPrediction {
+  std::optional<Prediction> o;    // relative, of the Frobenius norm
+  std::optional<Prediction> lse;  // root of the mean square
+};
+
 struct ExperimentArm {
   std::string name;       // "three stages"
   std::string candidate;  // text; "sm80_fwd+<patch>:..." if patched
   std::optional<Patch> patch;
   Prediction predicted;  // of the control: none
+  ErrorPrediction predicted_error = {};
 };
 
 // An idea whose code is gone, and how it ended: nobody runs it, and nobody need try it again.
@@ -62,10 +69,11 @@ struct Experiment
 };
 
 // Keys: name, hypothesis, mechanism, refuted_by, known, closed {verdict, finding, last_commit}, control {name,
-// candidate, patch}, candidates [{name, candidate, predicted: [low, high], patch}], problems [ids], acceptance {margin,
-// processes, seconds, confirmed_when: every|most}, regime, condition; the last three may be left out. `patch` names a
-// folder beside the file (lab/harness/patch.h). Error kBadInput with file and line, also for a prediction that no
-// verdict could contradict and for candidates that are no text of a family.
+// candidate, patch}, candidates [{name, candidate, predicted: [low, high], predicted_error: {o: [low, high], lse: [low,
+// high]}, patch}], problems [ids], acceptance {margin, processes, seconds, confirmed_when: every|most}, regime,
+// condition; the last three and predicted_error may be left out. `patch` names a folder beside the file
+// (lab/harness/patch.h). Error kBadInput with file and line, also for a prediction that no verdict could contradict and
+// for candidates that are no text of a family.
 Experiment load_experiment(const std::filesystem::path& file);
 // Its text; `file` is what complaints call it, and patches lie beside.
 Experiment parse_experiment(std::string_view text, const std::filesystem::path& file);

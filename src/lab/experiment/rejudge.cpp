@@ -166,6 +166,7 @@ class StoredResult {
     verdict_.at("earlier").get_to(result_.earlier);
     for (const json& facts : verdict_.at("facts")) result_.facts.push_back(stored_facts(facts, result_.device));
     read_pairs();
+    read_predicted_errors();
     std::size_t most = 0;
     for (const ExperimentPair& pair : result_.pairs) most = std::max(most, pair.result.processes.size());
     result_.processes = verdict_.value("processes", static_cast<int>(most));
@@ -190,6 +191,20 @@ class StoredResult {
     const json& facts = verdict_.at("facts");
     e.control = stored_arm(facts.empty() ? "control" : facts.at(0).at("arm").get<std::string>(),
                            verdict_.at("pairs").at(0).at("control"), patches_);
+  }
+
+  // Of files that have them.
+  void read_predicted_errors() {
+    for (const json& facts : verdict_.at("facts")) {
+      if (!facts.contains("predicted_error")) continue;
+      const auto range = [&](const char* of) -> std::optional<Prediction> {
+        const json& stored = facts.at("predicted_error").at(of);
+        if (stored.is_null()) return std::nullopt;
+        return Prediction{stored.at(0), stored.at(1)};
+      };
+      for (ExperimentArm& arm : result_.experiment.candidates)
+        if (arm.name == facts.at("arm")) arm.predicted_error = {range("o"), range("lse")};
+    }
   }
 
   void read_pairs() {

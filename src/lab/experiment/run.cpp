@@ -207,6 +207,44 @@ bool says_less(const ExperimentResult& result, const LedgerEntry& stored) {
 
 }  // namespace
 
+std::optional<ArmError> error_of(const Trial& gates) {
+  for (const Verdict& verdict : gates.gates) {
+    if (verdict.gate != Gate::kCorrectness || !verdict.evidence.contains("patterns")) continue;
+    for (const nlohmann::json& pattern : verdict.evidence.at("patterns"))
+      if (pattern.value("pattern", "") == to_string(Pattern::kNormal) && pattern.contains("rel"))
+        return ArmError{pattern.at("rel").get<double>(), pattern.value("lse_rms", 0.0)};
+  }
+  return std::nullopt;
+}
+
+std::optional<ErrorRatio> error_ratio(const ExperimentResult& result, const ArmFacts& facts) {
+  const std::optional<ArmError> own = error_of(facts.gates);
+  if (!own) return std::nullopt;
+  ErrorRatio ratio{*own, std::nullopt, std::nullopt};
+  for (const ArmFacts& control : result.facts) {
+    if (control.arm != result.experiment.control.name || control.problem != facts.problem) continue;
+    const std::optional<ArmError> its = error_of(control.gates);
+    if (its && its->o > 0) ratio.o = own->o / its->o;
+    if (its && its->lse > 0) ratio.lse = own->lse / its->lse;
+  }
+  return ratio;
+}
+
+std::string ratio_words(const std::optional<double>& measured, const std::optional<Prediction>& predicted) {
+  if (!measured) return "–";
+  std::string text = fmt::format("{:.3g}", *measured);
+  if (!predicted) return text;
+  const bool within = place_in_range(*predicted, *measured, *measured) == RangePlace::kWithin;
+  return text +
+         fmt::format("; {:.3g} to {:.3g} predicted{}", predicted->low, predicted->high, within ? "" : ": outside");
+}
+
+ErrorPrediction predicted_error_of(const Experiment& experiment, const std::string& arm) {
+  for (const ExperimentArm& candidate : experiment.candidates)
+    if (candidate.name == arm) return candidate.predicted_error;
+  return {};
+}
+
 std::filesystem::path experiment_folder(const ExperimentResult& result, const std::filesystem::path& folder) {
   for (const std::string& name : {result.experiment.name, result.experiment.name + "_on_" + result.device.key}) {
     const std::filesystem::path target = folder / name, verdict = target / "verdict.json";
@@ -230,6 +268,27 @@ std::vector<ExperimentResult> run_experiments(const std::vector<Experiment>& exp
   if (experiments.empty()) throw_bad_input("no experiment was given; give a file, as experiments/pipeline_stages.yaml");
   return Runner(experiments, options, progress, stop).run();
 }
+
+namespace {
+
+// "" where none was predicted.
+std::string count_predicted_errors(const ExperimentResult& result) {
+  int predicted = 0, within = 0;
+  const auto count = [&](const std::optional<Prediction>& range, const std::optional<double>& measured) {
+    if (!range || !measured) return;
+    ++predicted;
+    within += place_in_range(*range, *measured, *measured) == RangePlace::kWithin;
+  };
+  for (const ArmFacts& facts : result.facts) {
+    const ErrorPrediction prediction = predicted_error_of(result.experiment, facts.arm);
+    if (const auto ratio = error_ratio(result, facts)) count(prediction.o, ratio->o), count(prediction.lse, ratio->lse);
+  }
+  if (predicted == 0) return "";
+  return fmt::format("; {} of {} over the control's {} within the predicted range", within,
+                     text::plural(predicted, "error"), within == 1 ? "is" : "are");
+}
+
+}  // namespace
 
 void conclude(ExperimentResult& result) {
   const Experiment& e = result.experiment;
@@ -256,15 +315,16 @@ void conclude(ExperimentResult& result) {
   }
   result.verdict = overall_outcome(outcomes, e.every);
   const auto count = [&](HypothesisVerdict which) { return std::count(outcomes.begin(), outcomes.end(), which); };
-  result.summary = {
-      e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
-      fmt::format("Of {}: the prediction agrees for {}, the effect is right and its size outside the "
-                  "predicted range for {}, {} refuted, {} undecided{}.",
-                  text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"),
-                  count(HypothesisVerdict::kConfirmed), count(HypothesisVerdict::kSizeOutside),
-                  count(HypothesisVerdict::kRefuted), count(HypothesisVerdict::kInconclusive),
-                  worst_error ? fmt::format("; the largest error from a range's middle is {:+.1f}%", 100 * *worst_error)
-                              : "; nothing was timed")};
+  result.summary = {e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
+                    fmt::format("Of {}: the prediction agrees for {}, the effect is right and its size outside the "
+                                "predicted range for {}, {} refuted, {} undecided{}.",
+                                text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"),
+                                count(HypothesisVerdict::kConfirmed), count(HypothesisVerdict::kSizeOutside),
+                                count(HypothesisVerdict::kRefuted), count(HypothesisVerdict::kInconclusive),
+                                (worst_error ? fmt::format("; the largest error from a range's middle is {:+.1f}%",
+                                                           100 * *worst_error)
+                                             : "; nothing was timed") +
+                                    count_predicted_errors(result))};
 }
 
 }  // namespace flashcore

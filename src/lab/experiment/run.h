@@ -32,6 +32,19 @@ struct ArmFacts {
   std::optional<Occupancy> occupancy;  // of GPU candidates that compiled
 };
 
+// Of an arm's outputs on normal data, in the gate of correctness.
+struct ArmError {
+  double o = 0;    // relative, of the Frobenius norm
+  double lse = 0;  // root of the mean square
+};
+std::optional<ArmError> error_of(const Trial& gates);  // none where the gate did not come so far
+
+// A candidate's error on a problem beside what was predicted of it.
+struct ErrorRatio {
+  ArmError error;
+  std::optional<double> o, lse;  // over the control's; none where that is 0 or not known
+};
+
 struct ExperimentPair {
   std::size_t arm = 0;  // of Experiment::candidates
   NamedProblem problem;
@@ -58,6 +71,14 @@ struct ExperimentResult {
 std::vector<ExperimentResult> run_experiments(
     const std::vector<Experiment>& experiments, const ExperimentRunOptions& options,
     const std::function<void(int done, int total, const std::string&)>& progress, const std::function<bool()>& stop);
+
+// Of `facts`, one of result.facts; none where the gate of correctness has no figures.
+std::optional<ErrorRatio> error_ratio(const ExperimentResult& result, const ArmFacts& facts);
+// The arm's; of the control, none.
+ErrorPrediction predicted_error_of(const Experiment& experiment, const std::string& arm);
+
+// "1.02; 0.99 to 1.01 predicted: outside"; "–" where nothing is known.
+std::string ratio_words(const std::optional<double>& measured, const std::optional<Prediction>& predicted);
 
 // Verdict and summary from the pairs: a pure function.
 void conclude(ExperimentResult& result);

@@ -104,6 +104,24 @@ std::vector<Row> fact_rows(const ExperimentResult& r) {
 }
 const Row kFactHead = {"arm", "problem", "predicted occupancy", "compiled to", "gates"};
 
+std::vector<Row> error_rows(const ExperimentResult& r) {
+  std::vector<Row> rows;
+  for (const ArmFacts& f : r.facts) {
+    const auto ratio = error_ratio(r, f);
+    if (!ratio) continue;
+    const ErrorPrediction predicted = predicted_error_of(r.experiment, f.arm);
+    rows.push_back({f.arm, f.problem, fmt::format("{:.3e}", ratio->error.o), ratio_words(ratio->o, predicted.o),
+                    fmt::format("{:.3e}", ratio->error.lse), ratio_words(ratio->lse, predicted.lse)});
+  }
+  return rows;
+}
+const Row kErrorHead = {"arm", "problem", "error of o", "over the control's", "error of the LSE", "over the control's"};
+constexpr const char* kErrorNote =
+    "On normal data, against the fp64 reference: of o relative, of the LSE the root of the mean square. The gate of "
+    "correctness judges both by bounds of its own.";
+
+json range_json(const std::optional<Prediction>& range) { return range ? json{range->low, range->high} : json(); }
+
 // Of what was raced; null where nothing was.
 json source_hashes(const ExperimentPair& p) {
   if (p.result.processes.empty()) return nullptr;
@@ -222,13 +240,16 @@ json experiment_json(const ExperimentResult& r) {
                      {"sentence", p.result.sentence}});
   }
   for (const ArmFacts& f : r.facts)
-    facts.push_back({{"arm", f.arm},
-                     {"problem", f.problem},
-                     {"ended", f.gates.ended},
-                     {"message", f.gates.message},
-                     {"gates", f.gates.gates},
-                     {"artifact", f.gates.artifact ? json(*f.gates.artifact) : json()},
-                     {"occupancy", f.occupancy ? json(*f.occupancy) : json()}});
+    facts.push_back(
+        {{"arm", f.arm},
+         {"problem", f.problem},
+         {"ended", f.gates.ended},
+         {"message", f.gates.message},
+         {"gates", f.gates.gates},
+         {"predicted_error",
+          {{"o", range_json(predicted_error_of(e, f.arm).o)}, {"lse", range_json(predicted_error_of(e, f.arm).lse)}}},
+         {"artifact", f.gates.artifact ? json(*f.gates.artifact) : json()},
+         {"occupancy", f.occupancy ? json(*f.occupancy) : json()}});
   return encode_nonfinite({{"schema", kExperimentSchema},
                            {"name", e.name},
                            {"verdict", r.verdict},
@@ -283,6 +304,7 @@ std::string experiment_markdown(const ExperimentResult& r) {
   if (!e.known.empty()) text += fmt::format("**Known before.** {}\n\n", escape(e.known));
   text += "## Candidates\n\n" + markdown_table({"arm", "role", "candidate"}, candidate_rows(e));
   text += "\n## Before the run: occupancy and gates\n\n" + markdown_table(kFactHead, fact_rows(r));
+  text += fmt::format("\n## Errors\n\n{}\n{}\n", markdown_table(kErrorHead, error_rows(r)), kErrorNote);
   text += "\n## Evidence\n\n" + markdown_table(kEvidenceHead, evidence_rows(r));
   text +=
       "\nSpeed-up is the control's time over the candidate's: above 1 is faster. Intervals are a hierarchical "
@@ -313,14 +335,17 @@ std::string experiment_html(const ExperimentResult& r) {
       "rel=\"icon\" href=\"data:,\"><title>{0}: {1}</title><style>{2}</style></head><body><main>"
       "<p class=\"brand\">flashcore experiment</p><h1>{0}: {1}</h1>\n{3}"
       "<h2>Mechanism</h2><p>{4}</p><h2>What would refute it</h2><p>{5}</p>{12}"
-      "<h2>Candidates</h2>{6}<h2>Before the run: occupancy and gates</h2>{7}<h2>Evidence</h2>{8}"
+      "<h2>Candidates</h2>{6}<h2>Before the run: occupancy and gates</h2>{7}<h2>Errors</h2>{13}<p "
+      "class=\"muted\">{14}</p>"
+      "<h2>Evidence</h2>{8}"
       "<p class=\"muted\">Speed-up is the control's time over the candidate's: above 1 is faster. Every sample is in "
       "samples.json.</p>{9}<p class=\"muted\">{10}</p></main></body></html>\n",
       escape(e.name), escape(word_of(r.verdict)), style, summary, escape(e.mechanism), escape(e.refuted_by),
       html_table({"arm", "role", "candidate"}, as_html(candidate_rows(e))),
       html_table(kFactHead, as_html(fact_rows(r))), html_table(head, rows), earlier, escape(conditions(r)),
       content_security_policy({.styles = {style}, .scripts = {}}),
-      e.known.empty() ? "" : "<h2>What was known before</h2><p>" + escape(e.known) + "</p>");
+      e.known.empty() ? "" : "<h2>What was known before</h2><p>" + escape(e.known) + "</p>",
+      html_table(kErrorHead, as_html(error_rows(r))), kErrorNote);
 }
 
 std::vector<std::string> write_experiment(const ExperimentResult& r, const std::filesystem::path& target) {
