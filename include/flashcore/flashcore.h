@@ -277,7 +277,8 @@ FC_API fc_status fc_memory_download(fc_context context, void* host, const void* 
 /* Chooses a kernel (tuned table of the library and of the user, then defaults), compiles it or finds it in the disk
  * cache, and loads it. Takes milliseconds, up to a second the first time; do it once per problem. It may be done while
  * a CUDA graph is captured, by this thread or another: what it compiles, loads and allocates is no part of the graph.
- * The plan never changes afterwards. */
+ * Of a mask function that names no tensor, and fixed lengths, it lists the blocks of keys to be read, on a stream of
+ * flashcore's, and waits for that. The plan never changes afterwards. */
 FC_API fc_status fc_plan_create(fc_context context, const fc_attention* problem, fc_plan* plan);
 /* Does not wait for launches under way, which stay valid. Captured graphs stay valid as long as the context. */
 FC_API fc_status fc_plan_destroy(fc_plan plan);

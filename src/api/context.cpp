@@ -18,6 +18,7 @@ Context::Context(std::unique_ptr<Device> device) : device_(std::move(device)) {
   if (info().limits.kind == DeviceKind::kCpu) return;
   somewhere_ = device_->allocate(kSomewhereBytes);
   workspaces_ = std::make_unique<WorkspacePool>(*device_);
+  constants_ = std::make_unique<ConstantPool>(*device_);
 }
 
 Context::~Context() {
@@ -39,8 +40,12 @@ std::string Context::describe() const {
       .dump();
 }
 
+std::string Context::module_key(const Artifact& artifact) {
+  return artifact.arch + " " + artifact.symbol + " " + artifact.code_hash;
+}
+
 std::shared_ptr<Module> Context::load(const Artifact& artifact) {
-  const std::string key = artifact.arch + " " + artifact.symbol + " " + artifact.code_hash;
+  const std::string key = module_key(artifact);
   const std::lock_guard lock(mutex_);
   std::shared_ptr<Module>& module = modules_[key];
   if (!module) module = device_->load(artifact);

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "api/constant_pool.h"
 #include "api/workspace_pool.h"
 #include "device/device.h"
 #include "kernels/family.h"
@@ -24,11 +25,14 @@ class Context {
   // Loaded once per code and kept as long as the context: a captured graph may still launch the kernel of a plan that
   // is gone.
   std::shared_ptr<Module> load(const Artifact& artifact);
+  static std::string module_key(const Artifact& artifact);
   // One compilation at a time; the second to ask finds the first one's result in the cache.
   std::mutex& planning() const { return planning_; }
 
   // Of all launches of its plans.
   WorkspacePool& workspaces() const { return *workspaces_; }
+  // What is the same in all launches of a plan.
+  ConstantPool& constants() const { return *constants_; }
   // Memory of the device that addresses can point at.
   const void* somewhere() const { return somewhere_ ? somewhere_->data() : nullptr; }
 
@@ -48,6 +52,7 @@ class Context {
   mutable std::mutex planning_, turn_;
   std::unique_ptr<Buffer> somewhere_;
   std::unique_ptr<WorkspacePool> workspaces_;
+  std::unique_ptr<ConstantPool> constants_;
   std::mutex mutex_;  // of what follows
   std::map<std::string, std::shared_ptr<Module>> modules_;
   std::map<void*, std::unique_ptr<Buffer>> buffers_;

@@ -190,6 +190,11 @@ void Plan::load(const Choice& choice, Program program) {
   if (nothing) return;
   program_ = std::make_unique<LoadedProgram>(context_->device(), std::move(program), context_->load(artifact_),
                                              context_->somewhere());
+  {
+    std::unique_lock<std::mutex> turn;
+    if (std::mutex* mutex = context_->turn()) turn = std::unique_lock(*mutex);
+    context_->constants().provide(*program_, Context::module_key(artifact_));
+  }
   if (const std::string why = why_not_kept(); !why.empty()) notes_.push_back(why);
 }
 
@@ -416,7 +421,7 @@ void Plan::launch(const Addresses& given, void* stream) const {
     inside.emplace();  // or a child forked meanwhile could never take its turn
     turn = std::unique_lock(*mutex);
   }
-  context_->workspaces().provide(stream, program_->program().workspaces, addresses);
+  context_->workspaces().provide(stream, program_->workspaces(), addresses);
   program_->launch_on(stream, addresses);
 }
 
@@ -424,7 +429,7 @@ std::string Plan::describe() const {
   const Candidate& candidate = choice_->candidate;
   std::size_t workspace_bytes = 0;
   if (program_) {
-    for (const Workspace& workspace : program_->program().workspaces) workspace_bytes += workspace.bytes;
+    for (const Workspace& workspace : program_->workspaces()) workspace_bytes += workspace.bytes;
   }
   nlohmann::json said{{"device", context_->info().id},
                       {"family", candidate.family->name()},

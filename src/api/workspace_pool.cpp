@@ -31,7 +31,8 @@ void WorkspacePool::grow(Piece& piece, std::size_t bytes) {
 }
 
 void WorkspacePool::provide(void* stream, std::span<const Workspace> workspaces, Addresses& addresses) {
-  if (workspaces.empty()) return;
+  const auto is_needed = [](const Workspace& workspace) { return workspace.bytes > 0; };
+  if (std::none_of(workspaces.begin(), workspaces.end(), is_needed)) return;
   std::size_t zero_bytes = 0, scratch_bytes = 0;
   const auto bytes_of = [&](const Workspace& w) -> std::size_t& {
     return w.contents == Workspace::Contents::kLeftZero ? zero_bytes : scratch_bytes;

@@ -23,9 +23,9 @@ class WorkspacePool {
   WorkspacePool(const WorkspacePool&) = delete;
   WorkspacePool& operator=(const WorkspacePool&) = delete;
 
-  // Writes the addresses of a launch's workspaces into `addresses`. Allocates for the first launch on a stream, for one
-  // that needs more than those before it, and for one that is captured, where the last allocation is used up. From any
-  // number of threads.
+  // Writes the addresses of a launch's workspaces into `addresses`; those of 0 bytes need none. Allocates for the first
+  // launch on a stream, for one that needs more than those before it, and for one that is captured, where the last
+  // allocation is used up. From any number of threads.
   void provide(void* stream, std::span<const Workspace> workspaces, Addresses& addresses);
 
  private:

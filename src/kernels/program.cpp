@@ -35,29 +35,44 @@ std::size_t stored_number(AddressOf of) {
   return of.index() < kOperandCount ? of.index() + kMaxWorkspaces : of.index() - kOperandCount + kFirstOperands;
 }
 
+void add_step(Hasher& hasher, const Step& step) {
+  const LaunchSpec& launch = step.launch;
+  for (const Dim3& d : {launch.grid, launch.block, launch.cluster}) hasher.add(fmt::format("{} {} {}", d.x, d.y, d.z));
+  hasher.add(fmt::format("{} {}", launch.shared_bytes, launch.programmatic));
+  if (launch.kernel != 0) hasher.add(fmt::format("kernel {}", launch.kernel));
+  for (std::size_t i = 0; i < launch.tensor_maps.size(); ++i) {
+    const TensorMapSpec& map = launch.tensor_maps[i];
+    for (const std::uint32_t extent : map.box) hasher.add(std::to_string(extent) + " ");
+    hasher.add(
+        fmt::format("swizzle {} of {}", static_cast<unsigned>(map.swizzle), stored_number(step.map_addresses[i])));
+  }
+  for (const Step::Relocation& relocation : step.relocations)
+    hasher.add(fmt::format("{} to {}", stored_number(relocation.of), relocation.offset));
+  hasher.add({reinterpret_cast<const char*>(launch.params.data()), launch.params.size()});
+}
+
+// Where workspaces that lie one after another begin.
+constexpr std::size_t kWorkspaceAlignment = 256;
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+
 }  // namespace
 
 std::string Program::fingerprint() const {
   Hasher hasher;
   for (const Workspace& workspace : workspaces)
     hasher.add(fmt::format("{} bytes {}", workspace.bytes, static_cast<int>(workspace.contents)));
-  for (const Step& step : steps) {
-    const LaunchSpec& launch = step.launch;
-    for (const Dim3& d : {launch.grid, launch.block, launch.cluster})
-      hasher.add(fmt::format("{} {} {}", d.x, d.y, d.z));
-    hasher.add(fmt::format("{} {}", launch.shared_bytes, launch.programmatic));
-    if (launch.kernel != 0) hasher.add(fmt::format("kernel {}", launch.kernel));
-    for (std::size_t i = 0; i < launch.tensor_maps.size(); ++i) {
-      const TensorMapSpec& map = launch.tensor_maps[i];
-      for (const std::uint32_t extent : map.box) hasher.add(std::to_string(extent) + " ");
-      hasher.add(
-          fmt::format("swizzle {} of {}", static_cast<unsigned>(map.swizzle), stored_number(step.map_addresses[i])));
-    }
-    for (const Step::Relocation& relocation : step.relocations)
-      hasher.add(fmt::format("{} to {}", stored_number(relocation.of), relocation.offset));
-    hasher.add({reinterpret_cast<const char*>(launch.params.data()), launch.params.size()});
-  }
+  for (const Step& step : steps) add_step(hasher, step);
   return hasher.hex();
+}
+
+bool Program::is_constant(std::size_t workspace) const {
+  const AddressOf address = AddressOf::workspace(workspace);
+  return std::any_of(steps.begin(), steps.end(), [&](const Step& step) {
+    return step.constant && std::any_of(step.relocations.begin(), step.relocations.end(),
+                                        [&](const Step::Relocation& r) { return r.of == address; });
+  });
 }
 
 void Program::validate() const {
@@ -68,6 +83,7 @@ void Program::validate() const {
       throw_internal("a launch takes {} bytes of parameters, more than {}", params.size(), kMaxParamBytes);
     FC_CHECK(step.map_addresses.size() == step.launch.tensor_maps.size());
     FC_CHECK(!step.launch.programmatic || workspaces.empty());
+    FC_CHECK(!step.constant || step.launch.tensor_maps.empty());
     const auto is_known = [&](AddressOf of) { return of.index() < kOperandCount + workspaces.size(); };
     for (const Step::Relocation& relocation : step.relocations) {
       if (relocation.offset + sizeof(void*) > params.size() || !is_known(relocation.of))
@@ -79,10 +95,12 @@ void Program::validate() const {
     for (std::size_t i = 0; i < step.map_addresses.size(); ++i)
       FC_CHECK(is_known(step.map_addresses[i]) && step.launch.tensor_maps[i].address == nullptr);
   }
+  for (std::size_t i = 0; i < workspaces.size(); ++i)
+    FC_CHECK(!is_constant(i) || workspaces[i].contents == Workspace::Contents::kScratch);
 }
 
 LoadedProgram::LoadedProgram(Device& device, Program program, std::shared_ptr<Module> module, const void* somewhere)
-    : device_(&device), program_(std::move(program)), module_(std::move(module)) {
+    : device_(&device), program_(std::move(program)), module_(std::move(module)), workspaces_(program_.workspaces) {
   program_.validate();
   for (const Step& step : program_.steps) {
     LaunchSpec& launch = encoded_.emplace_back(step.launch);
@@ -92,11 +110,61 @@ LoadedProgram::LoadedProgram(Device& device, Program program, std::shared_ptr<Mo
   }
 }
 
-void LoadedProgram::launch_on(void* stream, const Addresses& addresses) const {
+std::size_t LoadedProgram::constant_bytes() const {
+  const bool has_work = std::any_of(program_.steps.begin(), program_.steps.end(),
+                                    [](const Step& step) { return step.constant && !step.empty(); });
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; has_work && i < program_.workspaces.size(); ++i)
+    if (program_.is_constant(i)) bytes += aligned(program_.workspaces[i].bytes);
+  return bytes;
+}
+
+std::string LoadedProgram::constant_key() const {
+  Hasher hasher;
+  for (std::size_t i = 0; i < program_.workspaces.size(); ++i)
+    if (program_.is_constant(i)) hasher.add(fmt::format("{} of {} bytes", i, program_.workspaces[i].bytes));
+  for (const Step& step : program_.steps)
+    if (step.constant) add_step(hasher, step);
+  return hasher.hex();
+}
+
+Addresses LoadedProgram::constants_in(void* memory) const {
+  Addresses addresses{};
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < program_.workspaces.size(); ++i) {
+    if (!program_.is_constant(i)) continue;
+    addresses[AddressOf::workspace(i).index()] = static_cast<std::byte*>(memory) + at;
+    at += aligned(program_.workspaces[i].bytes);
+  }
+  return addresses;
+}
+
+void LoadedProgram::make_constants(void* memory) const {
+  const Addresses addresses = constants_in(memory);
+  for (const Step& step : program_.steps) {
+    if (!step.constant || step.empty()) continue;
+    LaunchSpec launch = step.launch;
+    step.write_addresses(addresses, launch.params);
+    device_->launch(*module_, launch);
+  }
+}
+
+void LoadedProgram::keep_constants(void* memory) {
+  constants_ = constants_in(memory);
+  for (std::size_t i = 0; i < workspaces_.size(); ++i)
+    if (program_.is_constant(i)) workspaces_[i].bytes = 0;
+}
+
+void LoadedProgram::launch_on(void* stream, const Addresses& given) const {
+  Addresses addresses = given;
+  for (std::size_t i = 0; constants_ && i < workspaces_.size(); ++i) {
+    const std::size_t index = AddressOf::workspace(i).index();
+    if ((*constants_)[index]) addresses[index] = (*constants_)[index];
+  }
   alignas(64) std::byte bytes[Program::kMaxParamBytes];
   for (std::size_t i = 0; i < program_.steps.size(); ++i) {
     const Step& step = program_.steps[i];
-    if (step.empty()) continue;
+    if (step.empty() || (step.constant && constants_)) continue;
     const std::span<std::byte> params(bytes, encoded_[i].params.size());
     std::memcpy(params.data(), encoded_[i].params.data(), params.size());
     step.write_addresses(addresses, params);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -92,6 +93,9 @@ struct Step {
   LaunchSpec launch;  // params without addresses; tensor_maps without theirs
   std::vector<Relocation> relocations;
   std::vector<AddressOf> map_addresses;  // of launch.tensor_maps, in their order
+  // It reads parameters alone, so it writes the same to its workspaces whenever it runs, and no other step writes
+  // there: who keeps those may leave it out of later launches. Operands among its relocations are not read.
+  bool constant = false;
 
   template <class Params>
   void set_params(const Params& params) {
@@ -130,11 +134,14 @@ struct Program {
   // Reads through tensor maps, which cannot repeat an element (stride 0).
   bool has_tensor_maps() const;
   // All launches with their geometry, parameters, relocations and maps, and the workspaces, hashed: equal programs
-  // compute the same.
+  // compute the same. Whether a step is constant is left out: bind_program() launches all of them.
   std::string fingerprint() const;
+  // Whether a constant step fills the workspace of that number.
+  bool is_constant(std::size_t workspace) const;
   // Error kInternal for a relocation outside of the parameters or over bytes that are not zero, for an unknown
-  // workspace, for too many parameter bytes, and for a workspace beside a programmatic launch: that one may begin
-  // before the last launch of its stream has left the workspace.
+  // workspace, for too many parameter bytes, for a workspace beside a programmatic launch: that one may begin
+  // before the last launch of its stream has left the workspace; and for a constant step that reads through tensor maps
+  // or leaves zeros.
   void validate() const;
 };
 
@@ -146,14 +153,30 @@ class LoadedProgram {
   LoadedProgram(Device& device, Program program, std::shared_ptr<Module> module, const void* somewhere);
 
   const Program& program() const { return program_; }
-  // Enqueues all steps on a stream of the caller's. Allocates nothing; from any number of threads side by side.
+  // Enqueues all steps on a stream of the caller's, but the constant ones once constants are kept. Allocates nothing;
+  // from any number of threads side by side.
   void launch_on(void* stream, const Addresses& addresses) const;
+  // What each launch needs: as program().workspaces, with 0 bytes for those that are kept.
+  std::span<const Workspace> workspaces() const { return workspaces_; }
+
+  // Memory for what the constant steps write; 0: there are none, or they have nothing to do.
+  std::size_t constant_bytes() const;
+  // Equal for programs whose constant steps write the same, if their modules are.
+  std::string constant_key() const;
+  // Launches the constant steps, which write to `memory`, on the device's own stream.
+  void make_constants(void* memory) const;
+  // Before the first launch_on(): `memory` holds what they wrote, and outlives all launches.
+  void keep_constants(void* memory);
 
  private:
+  Addresses constants_in(void* memory) const;
+
   Device* device_;
   Program program_;
   std::vector<LaunchSpec> encoded_;  // of program_.steps, with their tensor maps in the parameters
   std::shared_ptr<Module> module_;
+  std::vector<Workspace> workspaces_;
+  std::optional<Addresses> constants_;  // of the workspaces that are kept; null for all else
 };
 
 // The workspaces of one bound launch.
@@ -162,7 +185,9 @@ struct BoundWorkspaces {
   std::vector<std::shared_ptr<Buffer>> buffers;  // one for each
 };
 
-// A launch on these addresses for good, with workspaces of its own, which `bound_workspaces` is told of.
+// A launch of all steps on these addresses for good, with workspaces of its own, which `bound_workspaces` is told of:
+// what the laboratory judges and times. A plan's launches go without constant steps (api/constant_pool.h), and take no
+// longer than that.
 Launch bind_program(Device& device, const Program& program, std::shared_ptr<Module> module, Addresses addresses,
                     BoundWorkspaces* bound_workspaces = nullptr);
 

@@ -1,5 +1,6 @@
 // The emulated GPU: the path of a GPU, tensor maps and workspace included.
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "c_api.h"
@@ -28,9 +29,10 @@ std::vector<float> from_bf16(const std::vector<std::uint16_t>& bits) {
 
 class Emulated : public ::testing::Test {
  protected:
-  // One launch on tensors that start `shift` elements into their memory.
-  void expect_right_on_gpu(const Plan& plan, std::size_t shift = 0) {
-    const Attention& p = plan.problem();
+  // One launch on tensors that start `shift` elements into their memory. `meant`: what a mask of the problem says.
+  void expect_right_on_gpu(const Plan& plan, std::size_t shift = 0, std::optional<fc_causal> meant = std::nullopt) {
+    Attention p = plan.problem();
+    p.causal = meant.value_or(p.causal);
     Tensors t(p);
     const auto put = [&](std::vector<float>& x) {
       const std::vector<std::uint16_t> bits = as_bf16(x);
@@ -118,6 +120,22 @@ TEST_F(Emulated, ABroadcastOfOneRowIsReadByAKernelThatCan) {
   o.download(out);
   // Every weighted mean of one row is that row.
   for (std::size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], row[i % 64]) << i << " " << plan.describe();
+}
+
+// The blocks that a mask without tensors leaves are listed when the plan is made: they are another plan's only if that
+// has the same lengths, and every launch reads them, the first of a stream or not.
+TEST_F(Emulated, BlocksListedOnceServeEveryLaunch) {
+  for (const char* family : {"sm90_fwd", "sm80_fwd"}) {
+    for (const std::int64_t keys : {300, 200, 300}) {
+      Attention problem = half();
+      problem.candidate = family;
+      problem.seqlen_q = 150, problem.seqlen_kv = keys;
+      problem.causal = FC_CAUSAL_NONE;
+      problem.mask = "j <= i + seqlen_kv - seqlen_q";
+      const Plan plan(gpu_, problem);
+      for (int launch = 0; launch < 2; ++launch) expect_right_on_gpu(plan, 0, FC_CAUSAL_BOTTOM_RIGHT);
+    }
+  }
 }
 
 TEST_F(Emulated, HostSpansAreRefused) {

@@ -15,6 +15,7 @@
 #include "core/files.h"
 #include "device/fake_driver.h"
 #include "kernels/registry.h"
+#include "kernels/tile/expression_params.h"
 #include "kernels/tile/traits.h"
 
 namespace flashcore::api {
@@ -256,6 +257,115 @@ TEST_F(FakeGpuWorkspaces, ScratchIsNotWhereZerosAreExpected) {
   const int frees = driver_.count("mem_free");
   EXPECT_NE(address_of(nullptr, 1000000, Workspace::Contents::kScratch), scratch);
   EXPECT_EQ(driver_.count("mem_free"), frees);
+}
+
+// Masks of the caller's own: what a launch enqueues.
+class FakeGpuMasks : public FakeGpuPlan {
+ protected:
+  struct Function {
+    const char* mask;
+    const char* score = nullptr;
+    const char* tensor = nullptr;  // fp32, of one index
+  };
+  Plan masked(const char* id, const Function& function) {
+    fc_attention problem = request_of_id(id);
+    problem.candidate = "sm80_fwd:block_m=64";
+    problem.mask = function.mask;
+    problem.score = function.score;
+    const fc_tensor tensor = {function.tensor, FC_ELEMENT_FLOAT, 1, {4096, 0, 0, 0}, {}};
+    if (function.tensor) problem.tensors = &tensor, problem.tensor_count = 1;
+    return Plan(context_, read_request(&problem));
+  }
+  std::size_t enqueued(const Plan& made, void* stream, bool ragged = false) {
+    Addresses all{};
+    std::uintptr_t place = 0;
+    const auto give = [&](Operand operand) { all[AddressOf(operand).index()] = address<void>(++place << 40); };
+    for (const Operand operand : {Operand::kQ, Operand::kK, Operand::kV, Operand::kO, Operand::kTensor0}) give(operand);
+    if (ragged) give(Operand::kCuSeqlensQ), give(Operand::kCuSeqlensKv);
+    const std::size_t before = driver_.launches.size();
+    made.launch(all, stream);
+    return driver_.launches.size() - before;
+  }
+};
+
+constexpr const char* kMasked = "b1_h2_s300_d64_fp16";
+
+TEST_F(FakeGpuMasks, WithoutTensorsBlocksAreListedOnceAPlan) {
+  const Plan made = masked(kMasked, {"j <= i"});
+  ASSERT_EQ(driver_.launches.size(), 1u);
+  EXPECT_NE(driver_.launches[0].kernel.find("list_blocks"), std::string::npos) << driver_.launches[0].kernel;
+  EXPECT_NE(made.describe().find("\"workspace_bytes\":0"), std::string::npos) << made.describe();
+  driver_.param_bytes = sizeof(Expressed<ForwardParams>);
+  const auto before = driver_.calls;
+  std::set<const void*> lists;
+  for (const std::uintptr_t stream : {0x50, 0x60, 0x50}) {
+    EXPECT_EQ(enqueued(made, address<void>(stream)), 1u);
+    Expressed<ForwardParams> params;
+    ASSERT_EQ(driver_.launches.back().params.size(), sizeof params);
+    std::memcpy(&params, driver_.launches.back().params.data(), sizeof params);
+    lists.insert(params.expression.lists);
+  }
+  EXPECT_EQ(lists.size(), 1u);
+  EXPECT_FALSE(lists.contains(nullptr));
+  for (const char* call : {"mem_alloc", "stream_synchronize"})
+    EXPECT_EQ(driver_.count(call), before.contains(call) ? before.at(call) : 0) << call;
+}
+
+TEST_F(FakeGpuMasks, PlansShareListsThatAreTheSame) {
+  const auto lists_made = [&](const char* id, const Function& function) {
+    const std::size_t before = driver_.launches.size();
+    const Plan made = masked(id, function);
+    EXPECT_EQ(enqueued(made, nullptr), 1u) << id << " " << function.mask;
+    return driver_.launches.size() - before - 1;
+  };
+  EXPECT_EQ(lists_made(kMasked, {"j <= i"}), 1u);
+  EXPECT_EQ(lists_made(kMasked, {"j <= i"}), 0u);
+  EXPECT_EQ(lists_made(kMasked, {"j < i"}), 1u);
+  // The same kernel, of other lengths.
+  EXPECT_EQ(lists_made("b1_h2_s301_d64_fp16", {"j <= i"}), 1u);
+  EXPECT_EQ(lists_made(kMasked, {"j <= i", "s + bias[j]", "bias"}), 1u);
+}
+
+TEST_F(FakeGpuMasks, WhatDependsOnTheLaunchIsListedInEach) {
+  const Plan reads = masked(kMasked, {"doc[i] == doc[j]", nullptr, "doc"}),
+             packed = masked("b2_h2_s300_d64_fp16_raggedfull", {"j <= i"});
+  EXPECT_TRUE(driver_.launches.empty());
+  for (const Plan* made : {&reads, &packed})
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(enqueued(*made, nullptr, made == &packed), 2u) << made->describe();
+}
+
+// Launches come on other streams: the lists are there when the plan is.
+TEST_F(FakeGpuMasks, APlanWaitsForItsLists) {
+  masked(kMasked, {"j <= i"});
+  driver_.failures["stream_synchronize"] = cuda::CUDA_ERROR_ILLEGAL_ADDRESS;
+  masked(kMasked, {"j <= i"});
+  const std::size_t before = driver_.launches.size();
+  EXPECT_THROW(masked("b1_h2_s302_d64_fp16", {"j <= i"}), DeviceFault);
+  driver_.failures.clear();
+  EXPECT_EQ(enqueued(masked("b1_h2_s302_d64_fp16", {"j <= i"}), nullptr), 1u);
+  EXPECT_EQ(driver_.launches.size() - before, 3u) << "lists that may not be there are not kept";
+}
+
+// Beyond what a context keeps.
+TEST_F(FakeGpuMasks, ManyListsAreMadeInEachLaunch) {
+  const Plan made = masked("b64_h64_s8192_d64_fp16", {"j <= i + b + h"});
+  EXPECT_TRUE(driver_.launches.empty());
+  EXPECT_EQ(enqueued(made, nullptr), 2u);
+}
+
+TEST_F(FakeGpuMasks, ACaptureHasTheListsOfItsPlan) {
+  for (const int mode : {cuda::CU_STREAM_CAPTURE_MODE_GLOBAL, cuda::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}) {
+    driver_.foreign_capture = mode;
+    const auto context = std::make_shared<Context>(std::make_unique<cuda::CudaDevice>(api_, nullptr, 0, nullptr));
+    context_ = context;
+    driver_.launches.clear();
+    const Plan made = masked(kMasked, {"j <= i"});
+    ASSERT_EQ(driver_.launches.size(), 1u);
+    EXPECT_NE(driver_.launches[0].config.stream, static_cast<cuda::CUstream>(FakeDriver::foreign_stream()));
+    EXPECT_EQ(enqueued(made, FakeDriver::foreign_stream()), 1u);
+    EXPECT_EQ(driver_.invalidated_by, "");
+    EXPECT_EQ(driver_.thread_mode, cuda::CU_STREAM_CAPTURE_MODE_GLOBAL) << "the thread's own mode is back";
+  }
 }
 
 // The counter of sm90_fwd's dynamic scheduler.

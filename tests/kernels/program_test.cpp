@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/problem_expressions.h"
 #include "core/problem_fields.h"
 #include "kernels/family.h"
 #include "kernels/tile/traits.h"
@@ -165,6 +166,36 @@ TEST(Program, FactorsAreAddresses) {
       const auto reason = family_by_name(other).why_unsupported(problem, limits);
       ASSERT_TRUE(reason) << other;
       EXPECT_NE(reason->find("e4m3"), std::string::npos) << *reason;
+    }
+  }
+}
+
+// The step that lists a mask's blocks is constant where it reads no tensor and no lengths, whatever the scores read.
+TEST(Program, ListsOfAMaskWithoutTensorsAreConstant) {
+  struct Case {
+    const char *id, *score, *mask, *tensors;
+    bool constant;
+  };
+  for (const Case& c : {Case{"b1_h2_s130_d64_fp16", "", "j <= i", "", true},
+                        Case{"b1_h2_s130_d64_fp16", "s + bias[j]", "j <= i", "bias: float[1]", true},
+                        Case{"b1_h2_s130_d64_fp16", "", "doc[i] == doc[j]", "doc: int[1]", false},
+                        Case{"b2_h2_s130_d64_fp16_raggedfull", "", "j <= i", "", false}}) {
+    PlacedProblem problem = PlacedProblem::parse(c.id);
+    set_expressions(problem, c.score, c.mask, parse_tensors(c.tensors));
+    for (const char* name : {"sm80_fwd", "sm90_fwd"}) {
+      const Family& family = family_by_name(name);
+      const DeviceLimits limits = limits_of_arch("sm_90");
+      Program program = family.program(family.default_config(problem, limits), problem, limits, make_layouts(problem));
+      program.validate();
+      ASSERT_EQ(program.steps.size(), 2u) << name;
+      EXPECT_EQ(program.steps[0].constant, c.constant) << name << " " << c.id << " " << c.mask;
+      EXPECT_FALSE(program.steps[1].constant) << name;
+      const std::size_t lists = program.workspaces.size() - 1;
+      EXPECT_EQ(program.is_constant(lists), c.constant) << name << " " << c.mask;
+      EXPECT_FALSE(lists > 0 && program.is_constant(0)) << "the scheduler's counter";
+      program.workspaces[lists].contents = Workspace::Contents::kLeftZero;
+      if (!c.constant) continue;
+      EXPECT_THROW(program.validate(), Error) << name;
     }
   }
 }
