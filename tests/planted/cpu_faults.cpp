@@ -19,6 +19,8 @@ namespace {
 // Of those that behave while a gate looks: their launches take so long that it repeats them no more than a few times.
 constexpr int kHonestLaunches = 10;
 constexpr double kLongUs = 1e6;
+constexpr double kUsual =
+    100;  // of an honest launch of cpu_fwd, which the device with a clock of its own does not time
 constexpr double kReplayUs = 20;      // above any floor, far below an honest launch
 constexpr double kIdleUs = 150;       // too close to an honest launch for content_timing
 constexpr double kHonestShare = 0.8;  // of an honest launch's time, by a memo that does not want to stand out
@@ -36,7 +38,8 @@ struct Call {
   int number;
   double cost_us;  // of an honest launch
   std::function<void(const AttentionArgs&)> honest;
-  std::shared_ptr<int> alive;  // as long as the binding is
+  std::function<void(const Problem&, const AttentionArgs&)> honest_of;  // of another problem
+  std::shared_ptr<int> alive;                                           // as long as the binding is
 };
 
 std::size_t o_bytes(const Call& c) {
@@ -101,7 +104,7 @@ Misdeed last_head_computed_with(planted::Fault fault, double cost_us) {
       AttentionArgs args = c.args;
       o.resize(o_bytes(c)), lse.resize(static_cast<std::size_t>(args.layouts.lse_elements));
       args.o = o.data(), args.lse = lse.data();
-      computed_with(each, 0)({c.problem, args, c.number, c.cost_us, c.honest, c.alive});
+      computed_with(each, 0)({c.problem, args, c.number, c.cost_us, c.honest, c.honest_of, c.alive});
     };
     spend_us(cost_us);
     std::vector<char> o, o_of_last;
@@ -123,32 +126,42 @@ Misdeed last_head_computed_with(planted::Fault fault, double cost_us) {
 class Dishonest final : public Family {
  public:
   Dishonest(std::string name, Misdeed misdeed)
-      : name_(std::move(name)), misdeed_(std::move(misdeed)), honest_(make_fake_family(name_ + "_inside")) {}
+      : name_(std::move(name)),
+        misdeed_(std::move(misdeed)),
+        own_(make_fake_family(name_ + "_inside")),
+        honest_(*own_) {}
+  Dishonest(std::string name, Misdeed misdeed, const Family& honest)
+      : name_(std::move(name)), misdeed_(std::move(misdeed)), honest_(honest) {}
   std::string name() const override { return name_; }
   std::string description() const override { return "planted"; }
-  DeviceKind kind() const override { return honest_->kind(); }
+  DeviceKind kind() const override { return honest_.kind(); }
   std::optional<std::string> why_unsupported(const Problem& p, const DeviceLimits& l) const override {
-    return honest_->why_unsupported(p, l);
+    return honest_.why_unsupported(p, l);
   }
-  const ConfigSpace& space() const override { return honest_->space(); }
+  const ConfigSpace& space() const override { return honest_.space(); }
   ConfigValues default_config(const Problem& p, const DeviceLimits& l) const override {
-    return honest_->default_config(p, l);
+    return honest_.default_config(p, l);
   }
   std::optional<std::string> why_invalid(const ConfigValues& c, const Problem& p,
                                          const DeviceLimits& l) const override {
-    return honest_->why_invalid(c, p, l);
+    return honest_.why_invalid(c, p, l);
   }
   Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const override {
-    const auto honest = [this, config, problem](const AttentionArgs& a) { honest_->cpu_launch(config, problem, a)(); };
-    return [this, problem, args, honest, cost_us = fake_cost_us(config), calls = std::make_shared<int>(0)] {
-      misdeed_({problem, args, (*calls)++, cost_us, honest, calls});
+    const auto honest_of = [this, config](const Problem& p, const AttentionArgs& a) {
+      honest_.cpu_launch(config, p, a)();
+    };
+    const auto honest = [honest_of, problem](const AttentionArgs& a) { honest_of(problem, a); };
+    const double cost_us = own_ ? fake_cost_us(config) : kUsual;
+    return [this, problem, args, honest, honest_of, cost_us, calls = std::make_shared<int>(0)] {
+      misdeed_({problem, args, (*calls)++, cost_us, honest, honest_of, calls});
     };
   }
 
  private:
   std::string name_;
   Misdeed misdeed_;
-  std::unique_ptr<Family> honest_;
+  std::unique_ptr<Family> own_;
+  const Family& honest_;
 };
 
 void skip_batch(const Call& c) {
@@ -231,6 +244,56 @@ void saturates_output(const Call& c) {
   constexpr float kMost = 6000;
   for (std::int64_t i = 0; i < c.args.layouts.o.span(); ++i)
     store_element(c.problem.dtype, c.args.o, i, std::clamp(load_element(c.problem.dtype, c.args.o, i), -kMost, kMost));
+}
+
+// As cpu_fwd is called: for each sequence of a ragged batch by itself.
+void last_key_of_short_sequences(const Call& c) {
+  constexpr std::int64_t kBound = 37;
+  Problem problem = c.problem;
+  if (problem.seqlen_kv > 0 && problem.seqlen_kv < kBound) --problem.seqlen_kv;
+  c.honest_of(problem, c.args);
+}
+
+void sink_counted_twice(const Call& c) {
+  std::vector<float> sinks(c.args.sink, c.args.sink + c.problem.sink_count());
+  for (float& sink : sinks) sink += std::log(2.0f);
+  AttentionArgs args = c.args;
+  args.sink = sinks.data();
+  c.honest(args);
+}
+
+void window_ends_late(const Call& c) {
+  Problem problem = c.problem;
+  ++*problem.mask.right;
+  c.honest_of(problem, c.args);
+}
+
+// Of two tensors the second is of keys.
+void document_border_crossed(const Call& c) {
+  const auto* documents = static_cast<const std::int32_t*>(c.args.tensors[1]);
+  const std::int64_t step = c.args.layouts.tensor_strides[1][0];
+  std::vector<std::int32_t> late(static_cast<std::size_t>(step * (c.problem.seqlen_kv - 1) + 1));
+  for (std::int64_t key = 0; key < c.problem.seqlen_kv; ++key)
+    late[static_cast<std::size_t>(step * key)] = documents[step * std::max<std::int64_t>(key - 1, 0)];
+  AttentionArgs args = c.args;
+  args.tensors[1] = late.data();
+  c.honest(args);
+}
+
+void nan_of_hidden_k(const Call& c) {
+  c.honest(c.args);
+  const Problem& p = c.problem;
+  const ProblemLayouts& l = c.args.layouts;
+  for (std::int64_t b = 0; b < p.batch; ++b)
+    for (std::int64_t h = 0; h < p.heads_q; ++h)
+      for (std::int64_t row = 0; row < p.seqlen_q; ++row) {
+        float hidden = 0;
+        for (std::int64_t key = p.visible_keys(row); key < p.seqlen_kv; ++key)
+          for (std::int64_t d = 0; d < p.head_dim; ++d)
+            hidden += 0 * load_element(p.dtype, c.args.k, l.k.offset(b, h / p.group_size(), key) + d);
+        for (std::int64_t d = 0; std::isnan(hidden) && d < p.head_dim_v; ++d)
+          store_element(p.dtype, c.args.o, l.o.offset(b, h, row) + d, hidden);
+      }
 }
 
 template <class Body>
@@ -524,6 +587,16 @@ PlantedFamilies::PlantedFamilies() {
       {"planted_stops_when_timed", idle_after(kHonestLaunches, kLongUs)}};
   for (const auto& [name, misdeed] : all)
     families_.push_back(std::make_unique<ScopedFamily>(std::make_unique<Dishonest>(name, misdeed)));
+  // Of what the family of the tests does not compute.
+  const std::pair<const char*, Misdeed> of_cpu_fwd[] = {
+      {"planted_last_key_of_short_sequences", last_key_of_short_sequences},
+      {"planted_sink_counted_twice", sink_counted_twice},
+      {"planted_window_ends_late", window_ends_late},
+      {"planted_document_border_crossed", document_border_crossed},
+      {"planted_nan_of_hidden_k", nan_of_hidden_k}};
+  for (const auto& [name, misdeed] : of_cpu_fwd)
+    families_.push_back(
+        std::make_unique<ScopedFamily>(std::make_unique<Dishonest>(name, misdeed, family_by_name("cpu_fwd"))));
 }
 
 }  // namespace flashcore::test
