@@ -12,6 +12,7 @@
 #include "lab/process/worker.h"
 #include "lab/record/machine.h"
 #include "lab/verify/needle_data.h"
+#include "lab/verify/neighbours_file.h"
 
 namespace flashcore::cli {
 
@@ -273,7 +274,7 @@ Run add_check(CLI::App& app) {
   app.add_option("--neighbours", options->neighbours,
                  "N other batches for sequences at random: are the bits of a row its own where that is promised")
       ->type_name("N")
-      ->check(whole_between(1, 10000000));
+      ->check(whole_between(1, kMostNeighbourhoods));
   app.add_option("--seed", options->seed, "of the data, or of the fuzzer")->check(seed_number())->capture_default_str();
   app.add_option("--jobs", options->jobs,
                  "worker processes (default: 1 on a CPU, up to 8 on a GPU, one for each core on the emulator)")

@@ -1,40 +1,42 @@
 // flashcore check --neighbours: whether rows keep their bits in other batches.
 
+#include <chrono>
+
 #include "cli/check.h"
 #include "core/error.h"
-#include "lab/verify/neighbours.h"
+#include "lab/verify/neighbours_file.h"
 
 namespace flashcore::cli {
 namespace {
 
-// Of one sequence: its kernel is compiled once for all of them.
-constexpr int kOfOneSequence = 10;
 constexpr std::size_t kToldAtMost = 5;
 
 }  // namespace
 
 int check_neighbours(const CheckOptions& options) {
   const DeviceInfo device = describe_device(options.common.device);
-  const std::string pinned = candidate_text(options.common);
   Console console(options.common.quiet, json_on_stdout(options.common));
   console.line("{} ({}): {} neighbourhoods, seed {}", device.name, device.id, options.neighbours, options.seed);
   Worker worker(device.id);
   worker.cancel_when(interrupted);
+  NeighbourRun run;
+  run.device = device, run.seed = options.seed, run.asked = options.neighbours;
+  run.candidate = candidate_text(options.common);
   CheckTally tally;
-  nlohmann::json results = nlohmann::json::array();
   std::map<std::string, int> by_family;
   std::size_t told = 0;
-  for (int done = 0, index = 0; done < options.neighbours && !interrupted(); ++index) {
-    const NeighbourName name{options.seed, static_cast<std::uint64_t>(index),
-                             std::min(kOfOneSequence, options.neighbours - done), pinned};
-    const auto drawn = random_neighbours(name.seed, name.index, name.neighbourhoods, device, pinned);
+  const auto began = std::chrono::steady_clock::now();
+  for (std::int64_t index = 0; index < neighbour_cases(run.asked) && !interrupted(); ++index) {
+    const NeighbourName name{run.seed, static_cast<std::uint64_t>(index), neighbourhoods_of_case(index, run.asked),
+                             run.candidate};
+    auto drawn = random_neighbours(name.seed, name.index, name.neighbourhoods, device, name.pinned);
     if (!drawn) {
       tally.skipped["no family promises equal bits for anything drawn"] += name.neighbourhoods;
-      done += name.neighbourhoods;
+      run.not_drawn += name.neighbourhoods;
       continue;
     }
-    const Neighbourhood& alone = drawn->neighbourhoods.front();
-    const Candidate candidate = neighbour_candidate(alone.problem, device, pinned);
+    const PlacedProblem alone = drawn->neighbourhoods.front().problem;
+    const Candidate candidate = neighbour_candidate(alone, device, name.pinned);
     NeighbourVerdict verdict;
     try {
       verdict = judge_neighbours(*drawn, ask_worker(worker, name, *drawn));
@@ -44,28 +46,26 @@ int check_neighbours(const CheckOptions& options) {
     const int different = static_cast<int>(verdict.different.size());
     tally.failed += different, tally.passed += verdict.compared - different;
     by_family[candidate.family->name()] += verdict.compared;
-    if (different > 0)
-      results.push_back({{"index", index},
-                         {"candidate", candidate.print()},
-                         {"alone", alone.problem.id()},
-                         {"different", verdict.different}});
-    for (const std::string& which : verdict.different)
+    for (const auto& [batch, why] : verdict.different)
       if (++told <= kToldAtMost) {
         console.summary("{}", console.paint("FAIL", Tone::kBad));
-        console.block(
-            fmt::format("{}, {} rows and {} keys: {}", candidate.print(), drawn->lengths.q, drawn->lengths.kv, which));
+        console.block(fmt::format("{}, {} rows and {} keys: {}: {}", candidate.print(), drawn->lengths.q,
+                                  drawn->lengths.kv, drawn->neighbourhoods[batch].words(), why));
       }
-    if (!verdict.lacking.empty()) {
+    run.rows.push_back({name.index, *std::move(drawn), std::move(verdict)});
+    if (const std::string& lacking = run.rows.back().verdict.lacking; !lacking.empty()) {
       ++tally.lacking;
-      print_error(fmt::format("{}: {}", alone.problem.id(), verdict.lacking));
+      print_error(fmt::format("{}: {}", alone.id(), lacking));
       break;
     }
-    done += name.neighbourhoods;
-    console.progress(done, options.neighbours, fmt::format("{} failed  {}", tally.failed, alone.problem.id()));
+    console.progress(index * kNeighboursOfOneSequence + name.neighbourhoods, run.asked,
+                     fmt::format("{} failed  {}", tally.failed, alone.id()));
   }
+  run.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   console.end_progress();
   for (const auto& [family, count] : by_family) console.line("{}: {} neighbourhoods", family, count);
-  return finish(options, console, tally, results);
+  write_rows(options.common, neighbours_json(run));
+  return conclude(console, tally);
 }
 
 }  // namespace flashcore::cli

@@ -49,6 +49,28 @@ class CheckTest(CliTest):
         self.expect_error(BAD_USAGE, ["--kinds", "--fuzz"], "check", "--device", "cpu", "--kinds", "paged")
         self.expect_error(BAD_USAGE, ["zebra", "8bit"], "check", "--device", "cpu", "--fuzz", "3", "--kinds", "zebra")
 
+    def test_neighbours_keep_every_case(self):
+        self.expect(DONE, "check", "--device", "cpu", "--neighbours", "13", "--seed", "5", "--json", self.path("n.json"))
+        with open(self.path("n.json"), encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual((report["schema"], report["passed"], report["failed"], report["by_family"]), ("flashcore.neighbours/1", 13, 0, {"cpu_fwd": {"passed": 13, "failed": 0}}))
+        self.assertEqual([len(row["batches"]) for row in report["results"]], [10, 3])
+        self.assertIn("fresh", self.expect(DONE, "verify", self.path("n.json")).stdout)
+        report["results"].pop()
+        with open(self.path("n.json"), "w", encoding="utf-8") as file:
+            json.dump(report, file)
+        self.assertIn("it counts 13 passed, and its rows give 10", self.run_flashcore("verify", self.path("n.json")).stdout)
+
+    def test_neighbours_of_a_candidate_that_promises_nothing_have_other_bits(self):
+        flags = ["--device", "emulator", "--family", "sm80_decode_fwd", "--config", "split_keys=0,min_blocks=1", "--seed", "7"]
+        self.expect(FAILED, "check", "--neighbours", "20", *flags, "--json", self.path("n.json"))
+        told = self.expect(DONE, "verify", self.path("n.json")).stdout
+        self.assertIn("which did not pass", told)
+        with open(self.path("n.json"), encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertGreater(report["failed"], 0)
+        self.assertEqual(report["failed"], sum(len(row["different"]) for row in report["results"]))
+
     def test_lengths_that_no_batch_has_are_given_to_sequences_without_keys_too(self):
         """The gate of used lengths launched such a batch without the impossible length, and took what was right for wrong."""
         problem = "b1_h4_hk1_sq1_sk2325_d16_fp32_causaltl_wl128_raggedrandom"

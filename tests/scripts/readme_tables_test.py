@@ -119,6 +119,27 @@ class ReadmeTables(unittest.TestCase):
         (self.root / "results" / "gpu" / "fuzz.json").write_text("{}")
         self.assertIn("results/gpu/fuzz.json is not of schema flashcore.fuzz/1", self.run_script().stderr)
 
+    def test_neighbours_are_a_line_for_each_run(self):
+        (self.root / "docs").mkdir()
+        page = self.root / "docs" / "correctness.md"
+        page.write_text("# y\n\n<!-- neighbours: gpu -->\nold\n<!-- /results -->\n")
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.run_script()
+        self.assertIn("Not run yet: `results/gpu` holds no neighbours*.json.", page.read_text())
+        run = {"device": {"name": "A GPU", "id": "cuda:0"}, "seed": 7, "measured_at": "2026-01-02T03", "candidate": "", "results": [{}] * 120, "passed": 1199, "failed": 1,
+               "by_family": {"x_fwd": {"passed": 1000, "failed": 1}, "y_fwd": {"passed": 199, "failed": 0}}}  # fmt: skip
+        (self.root / "results" / "gpu" / "neighbours.json").write_text(json.dumps(run))
+        self.assertEqual(self.run_script().returncode, 0)
+        text = page.read_text()
+        self.assertIn("| of | sequences | batches | equal bits | other bits | by family | seed, day, file |\n| --- | ---: | ---: | ---: | ---: | --- | --- |\n"
+                      "| what `deterministic_batch` takes | 120 | 1,200 | 1,199 | 1 | x_fwd 1000 (1 failed), y_fwd 199 | 7, 2026-01-02, `results/gpu/neighbours.json` |", text)  # fmt: skip
+        (self.root / "results" / "gpu" / "neighbours.json").write_text(json.dumps(run | {"candidate": "x_fwd"}))
+        self.run_script()
+        self.assertIn("| `x_fwd` | 120 |", page.read_text())
+        self.verdict(1, stale=[0])
+        self.run_script()
+        self.assertIn("| `x_fwd` | – | – | – | – | it has changed | 7, 2026-01-02, `results/gpu/neighbours.json` |", page.read_text())
+
     def needles(self, keys, *candidates):
         def one(text, value, found, drift, passes):
             return {"candidate": text, "gated": value == 1, "promotion": {"field": "promote_every", "value": value, "keys": 96 * value}, "needles": {"found": found}, "finds": passes,

@@ -10,12 +10,11 @@
 
 #include "core/error.h"
 #include "core/foreign_text.h"
-#include "core/hash.h"
 #include "core/json_number.h"
 #include "lab/gates/gates.h"
 #include "lab/record/digest.h"
-#include "lab/record/freshness.h"
 #include "lab/record/json_io.h"
+#include "lab/verify/by_family.h"
 #include "lab/verify/judged_file.h"
 #include "lab/verify/row_facts.h"
 
@@ -23,18 +22,6 @@ namespace flashcore {
 namespace {
 
 using nlohmann::json;
-
-struct Counts {
-  std::int64_t passed = 0, failed = 0;
-  void add(bool has_passed) { ++(has_passed ? passed : failed); }
-};
-using CountsBy = std::map<std::string, Counts>;
-
-json json_of(const CountsBy& counts) {
-  json object = json::object();
-  for (const auto& [name, of] : counts) object[name] = {{"passed", of.passed}, {"failed", of.failed}};
-  return object;
-}
 
 // What the rows come to. Those that the machine could not try count nowhere.
 struct Sums {
@@ -48,27 +35,6 @@ struct Sums {
     by_family[family].add(passed);
     for (const FuzzKind kind : kinds_of(problem)) by_kind[word_of(kind)].add(passed);
   }
-};
-
-std::string family_of(const std::string& candidate) { return candidate.substr(0, candidate.find(':')); }
-
-// One hash for each family, of what all of its cases are compiled from and how they are launched: a file of thousands
-// of rows need not repeat what most of them share. Cases are added in order of their index.
-class SourcesOf {
- public:
-  void add(const std::string& candidate, const PlacedProblem& problem, const DeviceLimits& limits) {
-    hashers_[family_of(candidate)]
-        .add(source_hash_of(candidate, problem, limits))
-        .add(launch_hash_of(candidate, problem, limits));
-  }
-  std::map<std::string, std::string> hashes() const {
-    std::map<std::string, std::string> hashes;
-    for (const auto& [family, hasher] : hashers_) hashes[family] = hasher.hex();
-    return hashes;
-  }
-
- private:
-  std::map<std::string, Hasher> hashers_;
 };
 
 json row_json(const FuzzRow& row) {
@@ -89,19 +55,12 @@ std::vector<FuzzKind> kinds_in(const json& document) {
   return kinds;
 }
 
-template <class Int>
-Int whole_in(const json& object, const char* key) {
-  Int value = 0;
-  get_whole(object, key, value);
-  return value;
-}
-
 class FuzzAudit {
  public:
   FuzzAudit(JudgedFile& file, const json& document)
       : file_(file),
         document_(document),
-        limits_(document.at("device").get<DeviceInfo>().limits),
+        limits_(file.device_of_run().limits),
         seed_(whole_in<std::uint64_t>(document, "seed")),
         asked_(whole_in<std::int64_t>(document, "asked")),
         not_drawn_(whole_in<std::int64_t>(document, "not_drawn")),
@@ -109,10 +68,6 @@ class FuzzAudit {
         drawn_(fuzz_limits(limits_, kinds_in(document))) {
     if (asked_ < 1 || asked_ > kMostFuzzCases)
       throw_bad_input("'asked' is {}, and a run has 1 to {} cases", asked_, kMostFuzzCases);
-    if (text_in(document.at("device"), "id").starts_with("emulator") != limits_.emulated)
-      file_.complain("its device is '{}', and the limits of that are {}of an emulated one",
-                     excerpt(text_in(document.at("device"), "id")), limits_.emulated ? "" : "not ");
-    if (!time_in(document, "measured_at")) file_.complain("it names no time at which it was measured");
     const json& seconds = document.at("seconds");
     for (const double each : {seconds.at("wall").get<double>(), seconds.at("trials").at("device").get<double>(),
                               seconds.at("trials").at("host").get<double>()})
@@ -150,7 +105,9 @@ class FuzzAudit {
     file_.compare_count("failed", static_cast<std::size_t>(sums_.all.failed));
     if (document_.at("by_family") != json_of(sums_.by_family) || document_.at("by_kind") != json_of(sums_.by_kind))
       file_.complain("its counts by family and by kind are not those of its rows");
-    compare_sources();
+    FamilySources sources;
+    for (const auto& [index, each] : cases_) sources.add(each.candidate, each.problem, limits_);
+    sources.compare(file_, redrawn_);
     if (document_.value("interrupted", false)) return;  // told already, and it may lack any
     std::int64_t undrawable = 0;
     for (std::int64_t index = 0; index < asked_; ++index) {
@@ -184,23 +141,6 @@ class FuzzAudit {
   std::optional<FuzzCase> draw(std::int64_t index) const {
     return random_case(seed_, static_cast<std::uint64_t>(index), families_, limits_, drawn_);
   }
-
-  // Not of families whose cases are others now: they are stale for that.
-  void compare_sources() {
-    SourcesOf sources;
-    for (const auto& [index, each] : cases_) sources.add(each.candidate, each.problem, limits_);
-    const std::map<std::string, std::string> now = sources.hashes();
-    auto told = document_.at("sources").get<std::map<std::string, std::string>>();
-    for (const auto& [family, hash] : now) {
-      const auto found = told.extract(family);
-      if (found.empty()) file_.complain("it does not say what {} was compiled from", excerpt(family));
-      else if (found.mapped() != hash && !redrawn_.contains(family))
-        file_.stale(file_.rows().size(), family,
-                    "what one of its kernels is compiled from, or how it is launched, has changed");
-    }
-    if (!told.empty())
-      file_.complain("it says what {} was compiled from, of which it has no case", excerpt(told.begin()->first));
-  }
 };
 
 }  // namespace
@@ -216,7 +156,7 @@ json fuzz_json(const FuzzRun& run) {
   for (const FuzzRow& row : run.rows) rows.push_back(&row);
   std::ranges::sort(rows, {}, &FuzzRow::index);
   Sums sums;
-  SourcesOf sources;
+  FamilySources sources;
   TrialSeconds seconds;
   json results = json::array(), kinds = json::array();
   for (const FuzzKind kind : run.kinds) kinds.push_back(word_of(kind));

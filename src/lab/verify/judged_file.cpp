@@ -79,6 +79,16 @@ void JudgedFile::compare_number(const std::string& what, double says, double fol
     complain("{} is {:.12g}, and {:.12g} follows from the rest", what, says, follows);
 }
 
+DeviceInfo JudgedFile::device_of_run() {
+  const json& device = document_.at("device");
+  const auto info = device.get<DeviceInfo>();
+  if (text_in(device, "id").starts_with("emulator") != info.limits.emulated)
+    complain("its device is '{}', and the limits of that are {}of an emulated one", excerpt(text_in(device, "id")),
+             info.limits.emulated ? "" : "not ");
+  if (!time_in(document_, "measured_at")) complain("it names no time at which it was measured");
+  return info;
+}
+
 bool JudgedFile::has_known_condition(const std::string& name, const json& object) {
   const std::string why = why_unknown_condition(object);
   if (!why.empty()) complain("{}: {}", name, why);
@@ -139,6 +149,7 @@ FileJudges check_file_judges() {
   return {{"flashcore.planted/1", verify_planted_file},
           {"flashcore.needles/1", verify_needles_file},
           {"flashcore.fuzz/1", verify_fuzz_file},
+          {"flashcore.neighbours/1", verify_neighbours_file},
           {"flashcore.crosscheck/1", verify_crosscheck_file},
           {"flashcore.invert/1", verify_invert_file},
           {"flashcore.tune/1", verify_tune_file},

@@ -10,9 +10,19 @@
 #include <string>
 #include <string_view>
 
+#include "core/json_number.h"
+#include "device/device.h"
 #include "lab/compare/bench.h"
 
 namespace flashcore {
+
+// A whole number that fits. Error kBadInput if it is none, or missing.
+template <class Int>
+Int whole_in(const nlohmann::json& object, const char* key) {
+  Int value = 0;
+  get_whole(object, key, value);
+  return value;
+}
 
 class JudgedFile {
  public:
@@ -42,6 +52,9 @@ class JudgedFile {
   void expect_distinct(const char* key);
   // A number that follows from others of the file. NaN follows from NaN.
   void compare_number(const std::string& what, double says, double follows);
+
+  // The device that ran its cases. Complains of one that no run names, and if it does not say when.
+  DeviceInfo device_of_run();
 
   // Whether times of it may be compared with those of today. `object` may name a condition.
   bool has_known_condition(const std::string& name, const nlohmann::json& object);
@@ -77,6 +90,7 @@ Verification judge_by_schema(const nlohmann::json& document, const std::string& 
 Verification verify_planted_file(const nlohmann::json& document);
 Verification verify_needles_file(const nlohmann::json& document);
 Verification verify_fuzz_file(const nlohmann::json& document);
+Verification verify_neighbours_file(const nlohmann::json& document);
 Verification verify_crosscheck_file(const nlohmann::json& document);
 Verification verify_invert_file(const nlohmann::json& document);
 Verification verify_tune_file(const nlohmann::json& document);

@@ -330,13 +330,12 @@ NeighbourVerdict judge_neighbours(const NeighbourCase& given, const AskNeighbour
     if (!verdict.lacking.empty()) return verdict;
     if (which == 0 && !answer.different.empty()) {
       verdict.compared = static_cast<int>(all) - 1;
-      verdict.different.assign(all - 1, answer.different);
+      for (std::size_t each = 1; each < all; ++each) verdict.different[each] = answer.different;
       return verdict;
     }
     if (which == 0) continue;
     ++verdict.compared;
-    if (!answer.different.empty())
-      verdict.different.push_back(given.neighbourhoods[which].words() + ": " + answer.different);
+    if (!answer.different.empty()) verdict.different[which] = answer.different;
   }
   return verdict;
 }

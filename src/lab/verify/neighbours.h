@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,9 +78,9 @@ class NeighbourJudge {
 
 struct NeighbourVerdict {
   int compared = 0;  // neighbourhoods beside the first
-  // Of which bits differ: which, where first, and by how much; all if it is wrong alone. A kernel that does not
-  // compile, faults or hangs has no bits.
-  std::vector<std::string> different;
+  // Of which bits differ: where first, and by how much; all if it is wrong alone. A kernel that does not compile,
+  // faults or hangs has no bits.
+  std::map<std::size_t, std::string> different;
   std::string lacking;  // what the machine had not: neighbourhoods after that one are not compared
 };
 using AskNeighbour = std::function<NeighbourAnswer(std::size_t which)>;
