@@ -431,7 +431,9 @@ typedef struct fc_append_operands {
   int32_t* new_seqlens;
   /* One word, to which the number of refused rows is added. Refused is a row whose sequence has a negative length, no
    * place for the key in its row of the table, or a page that the pool does not have; whose number has no row of cos
-   * and sin; and whose boundaries leave the tensor. Nothing is written for it. */
+   * and sin; and whose boundaries leave the tensor. So is each row whose page the launch writes to from another place
+   * of the table as well, of this sequence or another: on a GPU only where `refused` is given, for each row reads the
+   * lengths and the table of all sequences then (with row_sequences all rows). Nothing is written for a refused row. */
   uint32_t* refused;
   /* The factors of a quantised cache, fp32, which fc_operands is given as well: one each, or with FC_SCALING_HEAD
    * [batch, heads_kv]. Null with FC_SCALING_NONE and FC_SCALING_TOKEN, and for caches of dtype */
@@ -455,10 +457,10 @@ typedef struct fc_append_operands {
 FC_API fc_status fc_append_create(fc_context context, const fc_append_kind* kind, fc_append* append);
 /* Launches under way and captured graphs stay valid. */
 FC_API fc_status fc_append_destroy(fc_append append);
-/* Enqueues on `stream` as fc_plan_launch does: allocates nothing, waits for nothing, may be captured. Two sequences
- * that name one page write to it both: pages that sequences share must be full, or copied before. Refused with
- * FC_ERROR_BAD_INPUT are null and misaligned addresses, sizes and strides out of range, and outputs that share memory
- * with what is read. */
+/* Enqueues on `stream` as fc_plan_launch does: allocates nothing, waits for nothing, may be captured. A page that two
+ * sequences write to keeps what it held on a CPU, and on a GPU with `refused`; else both write to it, in no order.
+ * Pages that sequences share must be full, or copied before. Refused with FC_ERROR_BAD_INPUT are null and misaligned
+ * addresses, sizes and strides out of range, and outputs that share memory with what is read. */
 FC_API fc_status fc_append_launch(fc_append append, const fc_append_operands* operands, void* stream);
 
 /* --- quantising: q, k and v of 32 or 16 bits to 8-bit floats with their factors. Since ABI version 12 ------------ */

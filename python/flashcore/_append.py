@@ -177,8 +177,9 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
             and v of 16 or 32 bits: what is written is k / descale_k, rounded to the nearest, and saturates. Without a block_table a dense
             cache [batch, length, heads_kv, head_dim], a row for each sequence. They are written. No two rows may share memory.
         cache_seqlens: int32 [batch]: the keys that each sequence has. Its new row i becomes key number cache_seqlens + i.
-        block_table: int32 [batch, max_pages], as of `paged_attention`, with room for the new keys. Two sequences that name one page write to
-            it both: pages that sequences share must be full, or copied before.
+        block_table: int32 [batch, max_pages], as of `paged_attention`, with room for the new keys. Pages that sequences share must be full,
+            or copied before: one that two sequences write to, or two columns of one, keeps what it held on a CPU, and on a GPU with
+            `refused`; else both write to it, in no order.
         layout: "NHD" or "HND", of both caches.
         cu_seqlens_new: int32 [batch + 1]: sequence s has the rows cu_seqlens_new[s] to cu_seqlens_new[s + 1] - 1. Rows of no sequence are not
             read.
@@ -192,7 +193,8 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
         q_at_length: all rows of a sequence's q are turned as key number cache_seqlens (FlashAttention's way without a causal mask or window).
         new_seqlens: int32 [batch], written: how many keys each sequence has afterwards, for seqused_kv of `paged_attention`. It may be
             cache_seqlens itself.
-        refused: int32 [1]: the number of refused rows is added to it.
+        refused: int32 [1]: the number of refused rows is added to it. On a GPU each row then reads the lengths and tables of all sequences, for
+            pages that are written twice.
         stream: as of `attention`.
         descale_k, descale_v: factors of a quantised cache, as of `attention`; None: 1. Those of keys, float32 [pages, heads_kv, page_size]
             whatever the layout, are written for the new ones: the row's largest finite magnitude over the largest number of the cache's
@@ -202,7 +204,8 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
 
     Returns:
         The turned q, or None without q. Nothing is written for a row whose sequence has a negative length, no place in its row of the table,
-        a page that the cache does not have, no row of cos and sin, or boundaries outside of k. Attention answers such a sequence's new length
+        a page that the cache does not have, no row of cos and sin, boundaries outside of k, or (above) a page that is written twice, whose
+        sequence's new length counts it all the same. Attention answers such a sequence's new length
         with NaN: it is -1, or more than the cache has room for. A row of q without a position becomes NaN.
 
     Raises:

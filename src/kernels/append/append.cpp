@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "core/dtype.h"
 #include "core/error.h"
@@ -47,17 +49,53 @@ struct HostInts {
   int operator()(const int* address) const { return *address; }
 };
 
+// Pages that the launch writes to in two places, as is_written_elsewhere() finds them.
+class AliasedPages {
+ public:
+  explicit AliasedPages(const AppendParams& params) {
+    if (!params.block_table) return;
+    std::unordered_map<int, Written> writers;
+    const auto note = [&](int sequence, long long position) {
+      const int page = page_of(params, sequence, position, HostInts{});
+      if (page < 0) return;
+      const auto [first, is_new] = writers.try_emplace(page, Written{sequence, position / params.page_size});
+      if (is_new || (first->second.sequence == sequence && first->second.column == position / params.page_size)) return;
+      pages_.insert(page);
+    };
+    if (params.rows.sequences) {
+      for (int index = 0; index < params.rows.count; ++index) {
+        const Owner owner = owner_of(params.rows, params.batch, index, HostInts{});
+        const long long position = position_of(params, params.rows, owner, index, true, HostInts{});
+        if (position >= 0) note(owner.sequence, position);
+      }
+      return;
+    }
+    for (int sequence = 0; sequence < params.batch; ++sequence) {
+      const NewKeys keys = new_keys_of(params, sequence, HostInts{});
+      if (keys.first > keys.last) continue;
+      for (long long column = keys.first / params.page_size; column <= keys.last / params.page_size; ++column)
+        note(sequence, column * params.page_size);
+    }
+  }
+  bool contains(int page) const { return !pages_.empty() && pages_.contains(page); }
+
+ private:
+  std::unordered_set<int> pages_;
+};
+
 class CpuRows {
  public:
   CpuRows(const Kind& kind, const AppendParams& params)
       : params_(params),
+        aliased_(params),
         type_(dtype_of(kind.element)),
         cache_(dtype_of(element_of_cache(kind))),
         table_(dtype_of(kind.table)),
         rotary_(kind.rotary) {}
 
   void append_row(int index) const {
-    const Place place = place_of(params_, turns(), index, HostInts{});
+    Place place = place_of(params_, turns(), index, HostInts{});
+    if (place.state == State::kGood && aliased_.contains(place.page)) place.state = State::kRefused;
     if (place.state == State::kRefused && params_.refused) __atomic_fetch_add(params_.refused, 1u, __ATOMIC_RELAXED);
     if (place.state != State::kGood) return;
     const auto write = [&](const Operand& x, bool turned, const Descale& descale, float* new_factors) {
@@ -163,6 +201,7 @@ class CpuRows {
   }
 
   const AppendParams& params_;
+  AliasedPages aliased_;
   DType type_, cache_, table_;
   Rotary rotary_;
 };

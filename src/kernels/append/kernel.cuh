@@ -9,6 +9,7 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/memory_bytes.cuh"
 #include "kernels/ptx/special_registers.cuh"
+#include "kernels/ptx/vote.cuh"
 #include "kernels/tile/element.cuh"
 #include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/values.cuh"
@@ -252,10 +253,18 @@ FC_DEVICE void write_row_and_factors(const AppendParams& params, const Operand& 
   }
 }
 
+// Each warp looks by itself: a barrier of the CTA would take as long as the reads of a decoding step.
+FC_DEVICE bool is_aliased(const AppendParams& params, const Place& place) {
+  if (!params.refused || !params.block_table || place.state != State::kGood) return false;
+  const Written mine = {place.owner.sequence, place.position / params.page_size};
+  return ptx::vote_ballot(is_written_elsewhere(params, mine, place.page, ptx::tid_x() % 32, 32, DeviceInts{})) != 0;
+}
+
 template <Kind K, bool kVector>
 FC_DEVICE void append_row(const AppendParams& params, int index) {
   constexpr bool kTurns = K.rotary != Rotary::kNone;
-  const Place place = place_of(params, kTurns, index, DeviceInts{});
+  Place place = place_of(params, kTurns, index, DeviceInts{});
+  if (is_aliased(params, place)) place.state = State::kRefused;
   if (place.state == State::kRefused && params.refused && ptx::tid_x() == 0) ptx::atomic_add_global(params.refused, 1);
   if (place.state != State::kGood) return;
   const auto from = [&](const Operand& x) { return offset_in(params.rows, x.from_stride, place.owner, index); };

@@ -54,8 +54,10 @@ struct AppendParams {
   const int* block_table;   // [batch, max_pages]; null: sequence s has page s alone, of a dense cache
   const int* table_starts;  // [batch + 1] or null: then sequence s has the entries table_starts[s] .. of block_table
   int* new_lengths;         // [batch] or null
-  unsigned* refused;        // one word, counted up by every row that has no place; or null
-  const void *cos, *sin;    // [angle_rows, rotary_dim / 2]
+  // One word, counted up by every row that has no place; or null. A GPU looks for pages that are written twice only
+  // with it: each row reads the lengths and the table of all sequences then.
+  unsigned* refused;
+  const void *cos, *sin;         // [angle_rows, rotary_dim / 2]
   Descale descale_k, descale_v;  // of a quantised cache; null: 1
   // [pages, heads, page_size] of a quantised cache with a factor for each key, whose new ones are written; else null.
   float *new_descale_k, *new_descale_v;
@@ -144,6 +146,58 @@ inline Place place_of(const AppendParams& params, bool is_rotary, int index, Loa
   place.row = static_cast<int>(place.position % params.page_size);
   place.state = State::kGood;
   return place;
+}
+
+// Where a launch writes to: a column of a sequence's row of the table.
+struct Written {
+  int sequence;
+  long long column;
+};
+
+// The first and the last of the new keys of a sequence by number; first > last: it has none.
+struct NewKeys {
+  long long first, last;
+};
+template <class Load>
+inline NewKeys new_keys_of(const AppendParams& params, int sequence, Load load) {
+  int first = 0, end = params.rows.each;
+  if (params.rows.boundaries) {
+    first = load(params.rows.boundaries + sequence), end = load(params.rows.boundaries + sequence + 1);
+    if (first < 0 || end > params.rows.count) return {0, -1};
+  }
+  const int length = load(params.lengths + sequence);
+  return length < 0 ? NewKeys{0, -1} : NewKeys{length, static_cast<long long>(length) + end - first - 1};
+}
+
+// Whether the launch writes to `page` in another place than `mine`: two sequences, or two columns of one, would then
+// overwrite each other's keys. Looks at every lanes-th place, from `lane` on. Reads no cache, so that all rows of such
+// a page find the same.
+template <class Load>
+inline bool is_written_elsewhere(const AppendParams& params, const Written& mine, int page, int lane, int lanes,
+                                 Load load) {
+  if (params.rows.sequences) {
+    for (int index = lane; index < params.rows.count; index += lanes) {
+      const Owner owner = owner_of(params.rows, params.batch, index, load);
+      const long long position = position_of(params, params.rows, owner, index, true, load);
+      if (position < 0 || (owner.sequence == mine.sequence && position / params.page_size == mine.column)) continue;
+      if (page_of(params, owner.sequence, position, load) == page) return true;
+    }
+    return false;
+  }
+  // Of a decoding step each lane has sequences of its own; of chunks the lanes share a sequence's columns.
+  const long long columns = params.rows.count / params.batch / params.page_size + 1;
+  int together = 1;
+  while (together < lanes && together < columns) together *= 2;
+  for (int sequence = lane / together; sequence < params.batch; sequence += lanes / together) {
+    const NewKeys keys = new_keys_of(params, sequence, load);
+    if (keys.first > keys.last) continue;
+    const long long last = keys.last / params.page_size;
+    for (long long column = keys.first / params.page_size + lane % together; column <= last; column += together) {
+      if (sequence == mine.sequence && column == mine.column) continue;
+      if (page_of(params, sequence, column * params.page_size, load) == page) return true;
+    }
+  }
+  return false;
 }
 
 // How many keys a sequence has afterwards. Attention answers a length below 0, or past the table, with NaN: so does it
