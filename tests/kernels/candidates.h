@@ -69,6 +69,8 @@ inline constexpr const char* kSplitTiles = "b2_h4_hk1_sq1_sk600_d64_fp16";
 inline constexpr const char* kManyParts = "b1_h2_hk1_sq1_sk4700_d16_fp16_alibi";
 // So many that they merge in groups.
 inline constexpr const char* kGroupsOfParts = "b1_h2_hk1_sq1_sk7000_d16_fp16_alibi";
+// More than 64 groups of 16 parts: a lane has more of them than it holds. The last one is full, but for some keys.
+inline constexpr const char* kManyGroups = "b1_h1_sq1_sk133100_d16_fp16";
 // By way of pages, sequences of different lengths.
 inline constexpr const char* kPagedCodes = "b3_h4_hk2_sq3_sk300_d64_bf16_kve4m3_perhead_causal_raggedhalving_page16";
 // q of 8 bits too: tiles of 16 rows and of two.
@@ -181,6 +183,9 @@ inline constexpr const char* kDecode =
 inline constexpr const char* kDecodeEight =
     "sm80_decode_fwd:warp_rows=8,row_warps=1,key_warps=2,block_n=32,num_stages=2,ctas_per_sm=2,min_blocks=1,split_keys="
     "0";
+inline constexpr const char* kDecodeShortParts =
+    "sm80_decode_fwd:warp_rows=16,row_warps=1,key_warps=1,block_n=128,num_stages=2,ctas_per_sm=2,min_blocks=1,"
+    "split_keys=128";
 inline constexpr const char* kDecodeParts =
     "sm80_decode_fwd:warp_rows=16,row_warps=2,key_warps=1,block_n=16,num_stages=2,ctas_per_sm=1,min_blocks=1,split_"
     "keys=128";
