@@ -37,7 +37,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         cache_seqlens: int32 [batch], or a number: keys of each sequence before the new ones. Default: all that the cache has room for;
             needed with k and v.
         cache_batch_idx: int32 [batch]: the entry of a dense cache, or the row of block_table, that each sequence has.
-        cache_leftpad: None only.
+        cache_leftpad: int32 [batch]: the first key of each sequence, before which the cache holds padding that no row sees. Lengths, pages and
+            rotary angles count from the cache's beginning all the same. A mask function says it ("j >= leftpad[b]"), so the padding is read, and its V
+            has to hold finite numbers. With caches in pages, too (not in FlashAttention).
         block_table, page_table: int32 [batch, max_pages], FlashAttention 2's and 3's name; with cache_batch_idx [entries, max_pages].
         softmax_scale, causal, window_size, softcap, alibi_slopes: as of flash_attn_func.
         rotary_interleaved: True: the elements 2 c and 2 c + 1 share an angle; False: c and c + rotary_dim / 2.
@@ -57,8 +59,6 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
     Raises:
         flashcore.Error: for what is None only, and for tensors that do not fit together.
     """
-    if cache_leftpad is not None:
-        raise _library.Error("cache_leftpad is given; flashcore.flash_attn takes None only: left padding has no kernel; give sequences that begin at 0")
     if (rotary_cos is None) != (rotary_sin is None):
         raise _library.Error(f"rotary_{'sin' if rotary_cos is None else 'cos'} is given alone; give both, or neither")
     if rotary_cos is not None and k is None:
@@ -83,6 +83,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         dense = block_table is None and cache_batch_idx is None and not by_key
         _require_integers("block_table", block_table, 2, torch.int32)
         _require_integers("cache_batch_idx", cache_batch_idx, 1, torch.int32, torch.int64)
+        _require_integers("cache_leftpad", cache_leftpad, 1, torch.int32)
+        if cache_leftpad is not None and cache_leftpad.shape != (batch,):
+            raise _library.Error(f"cache_leftpad has shape {tuple(cache_leftpad.shape)}; give the first key of each sequence, [batch] = ({batch},)")
         if block_table is None:
             block_table = _table_of_dense(k_cache, cache_batch_idx, batch)
         elif cache_batch_idx is not None:
@@ -91,7 +94,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         used = _lengths(cache_seqlens, batch, room, q)
         options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink)
         call = functools.partial(_call, k_cache=k_cache, v_cache=v_cache, table=block_table, cu_q=cu_seqlens_q, max_q=max_seqlen_q, dense=dense,
-                                 with_lse=return_softmax_lse, descale_q=q_descale, descale_k=k_descale, descale_v=v_descale, **options)  # fmt: skip
+                                 with_lse=return_softmax_lse, leftpad=cache_leftpad, descale_q=q_descale, descale_k=k_descale, descale_v=v_descale, **options)  # fmt: skip
         if k is not None and v is not None:
             rotary = None if rotary_cos is None or rotary_sin is None else (rotary_cos.detach(), rotary_sin.detach(), rotary_interleaved)
             at_length = not causal and _plan.window_sides(window_size) == (-1, -1)
@@ -284,8 +287,10 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, positions: T
 
 
 def _call(q: Tensor, used: Tensor, *, k_cache: Tensor, v_cache: Tensor, table: Tensor, cu_q: Optional[Tensor], max_q: Optional[int], dense: bool,
-          with_lse: bool, **options: Any) -> Any:  # fmt: skip
+          with_lse: bool, leftpad: Optional[Tensor], **options: Any) -> Any:  # fmt: skip
     """What flash_attn_with_kvcache returns, or None in a rehearsal."""
+    if leftpad is not None:
+        options.update(mask="j >= leftpad[b]", tensors={"leftpad": leftpad.contiguous()})
     q = q if q.stride(-1) == 1 else q.contiguous()
     if cu_q is None:
         if q.dim() != 4:

@@ -5,7 +5,7 @@ them here. `flashcore.flash_attn` has FlashAttention 2's.
     out = flash_attn_func(q, k, v, causal=True, window_size=(1023, 0))
 
 q is [batch, length, heads, dim], k and v are [batch, length_kv, heads_kv, dim]. Any GPU from sm_80 and the CPU; head dims up to 1024
-on a GPU and 256 on a CPU. Not here yet: `qv`, `attention_chunk`, `cache_leftpad`, `rotary_seqlens` other than `cache_seqlens`, gradients
+on a GPU and 256 on a CPU. Not here yet: `qv`, `attention_chunk`, `rotary_seqlens` other than `cache_seqlens`, gradients
 of 8-bit inputs.
 """
 

@@ -20,7 +20,6 @@ def module_name(path):
 
 
 NO_QV = "qv: a second query that reads V"
-NO_LEFTPAD = "cache_leftpad: left padding"
 NO_BYTE_ROTARY = "rotary embedding of 8-bit rows"
 NO_FP4 = "4-bit caches"
 NO_ROPE = "pos_encoding_mode=ROPE_LLAMA: rotary embedding inside attention"
@@ -38,7 +37,6 @@ LONG_ON_CPU = "TIME: too many scores for a dry run"
 # Test or "*", names of parameters (all must hold), reason. A value is a number, a text, or a function of the value.
 _RULES = [
     ("*", {"has_qv": True}, NO_QV),
-    ("*", {"has_leftpad": True}, NO_LEFTPAD),
     ("*", {"pos_encoding_mode": "ROPE_LLAMA"}, NO_ROPE),
     ("*", {"pos_encoding_mode": "ALIBI", "causal": False}, NO_SIGNED_ALIBI),
     ("*", {"pos_encoding_mode": "ALIBI", "logits_soft_cap": lambda x: x > 0}, NO_SIGNED_ALIBI),

@@ -56,6 +56,40 @@ class KvCacheTest(unittest.TestCase):
         for length, given in ((9, {"cache_seqlens": 9}), (ROOM, {})):
             near(flash_attn_with_kvcache(self.q, self.k_pages, self.v_pages, block_table=self.table, **given), self.wanted(self.q, [length] * 3)[0])
 
+    def test_left_padding(self):
+        """As caches that begin behind it; a sequence that is padding alone sees no key."""
+        pad, used = [2, 9, 17], self.used.tolist()
+        k, v = self.k.clone(), self.v.clone()
+        for s in range(BATCH):
+            k[s, : pad[s]], v[s, : pad[s]] = 50, 50
+        caches = {"k_cache": self.in_pages(k), "v_cache": self.in_pages(v), "block_table": self.table}, {"k_cache": k, "v_cache": v}
+        for options in OPTIONS:
+            parts = [flash_attn_func(self.q[s : s + 1], k[s : s + 1, pad[s] : used[s]], v[s : s + 1, pad[s] : used[s]], return_attn_probs=True, **options)
+                     for s in range(BATCH - 1)]  # fmt: skip
+            for call in caches:
+                out, lse = flash_attn_with_kvcache(self.q, **call, cache_seqlens=self.used, cache_leftpad=torch.tensor(pad).int(), return_softmax_lse=True, **options)
+                near(out[:2], torch.cat([part[0] for part in parts]))
+                near(lse[:2], torch.cat([part[1] for part in parts]))
+                self.assertFalse(out[2].any())
+
+    def test_new_tokens_behind_left_padding(self):
+        """They go where they go without it, turned by their places in the cache; and rows of different sequences by boundaries."""
+        fresh_k, fresh_v = torch.randn(BATCH, 3, HEADS_KV, DIM), torch.randn(BATCH, 3, HEADS_KV, DIM)
+        used, pad = torch.tensor([6, 29, 3], dtype=torch.int32), torch.tensor([6, 11, 2], dtype=torch.int32)
+        angles = torch.rand(ROOM, DIM // 2) * 6
+        options = dict(cache_seqlens=used, causal=True, rotary_cos=angles.cos(), rotary_sin=angles.sin())
+        plain = [x.clone() for x in (self.k, self.v)]
+        flash_attn_with_kvcache(self.q, *plain, fresh_k, fresh_v, **options)
+        padded = [x.clone() for x in (self.k, self.v)]
+        out = flash_attn_with_kvcache(self.q, *padded, fresh_k, fresh_v, cache_leftpad=pad, **options)
+        for a, b in zip(plain, padded):
+            torch.testing.assert_close(a, b)
+        for s in range(BATCH):  # a cache without the padding, whose angles begin behind it
+            first = int(pad[s])
+            shifted = dict(cache_seqlens=used[s : s + 1] - first, causal=True, rotary_cos=angles.cos()[first:], rotary_sin=angles.sin()[first:])
+            alone = [x[s : s + 1, first:].clone() for x in (self.k, self.v)]
+            near(out[s], flash_attn_with_kvcache(self.q[s : s + 1], *alone, fresh_k[s : s + 1], fresh_v[s : s + 1], **shifted)[0])
+
     def test_entries_of_a_larger_dense_cache(self):
         larger_k, larger_v = torch.randn(5, ROOM, HEADS_KV, DIM), torch.randn(5, ROOM, HEADS_KV, DIM)
         places = torch.tensor([4, 0, 2], dtype=torch.int32)
@@ -173,7 +207,8 @@ class KvCacheTest(unittest.TestCase):
                 flash_attn_with_kvcache(self.q, self.k_pages, self.v_pages, *tensors, **{"block_table": self.table, **arguments})
 
         refused("rotary_cos is given alone; give both", rotary_cos=self.q)
-        refused("cache_leftpad is given", cache_leftpad=self.used)
+        refused("cache_leftpad is torch.int64 of shape", cache_leftpad=self.used.long())
+        refused("cache_leftpad has shape .2,.; give the first key", cache_leftpad=self.used[:2])
         refused("both given", page_table=self.table)
         refused("cache_seqlens is a float", cache_seqlens=2.5)
         refused("k and v have shapes", self.k[:2, :1], self.v[:2, :1], cache_seqlens=3)
