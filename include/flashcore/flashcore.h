@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 13
+#define FC_ABI_VERSION 14
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -111,6 +111,7 @@ typedef struct fc_plan_handle* fc_plan;
 typedef struct fc_timer_handle* fc_timer;       /* since ABI version 4 */
 typedef struct fc_append_handle* fc_append;     /* since ABI version 9 */
 typedef struct fc_quantize_handle* fc_quantize; /* since ABI version 12 */
+typedef struct fc_csr_handle* fc_csr;           /* since ABI version 14 */
 
 /* Distances in elements between neighbours along batch, head and row; the elements of a row are adjacent. An input's
  * stride may be 0 (the same elements again: a broadcast) and, on the CPU, negative; an address is always that of
@@ -462,6 +463,39 @@ FC_API fc_status fc_append_destroy(fc_append append);
  * Pages that sequences share must be full, or copied before. Refused with FC_ERROR_BAD_INPUT are null and misaligned
  * addresses, sizes and strides out of range, and outputs that share memory with what is read. */
 FC_API fc_status fc_append_launch(fc_append append, const fc_append_operands* operands, void* stream);
+
+/* --- pages as lists (CSR): FlashInfer's indptr, indices and last_page_len. Since ABI version 14 ------------------- */
+
+/* Attention takes a block table and lengths. A launch makes both of lists of pages, on the device, once a step and for
+ * all layers; a captured one reads the newest lists. */
+typedef struct fc_csr_operands {
+  uint32_t struct_size; /* sizeof(fc_csr_operands); FC_CSR_OPERANDS_INIT sets it */
+  int32_t unused;       /* padding */
+  int64_t batch, page_size;
+  int64_t entries;        /* of indices: of all sequences, or of a buffer with room for more */
+  int64_t max_pages;      /* columns of the block table, as of fc_attention: the most pages of a sequence */
+  int64_t table_stride;   /* 0: max_pages */
+  const int32_t* indptr;  /* [batch + 1]: sequence s has the pages indices[indptr[s]] .. indices[indptr[s + 1] - 1] */
+  const int32_t* indices; /* [entries] */
+  const int32_t*
+      last_page_len;    /* [batch]: keys in the last page, 1 to page_size; not read of a sequence without pages */
+  int32_t* block_table; /* written: [batch, max_pages]; -1 where a sequence has no page */
+  /* Written, [batch]: the keys of each sequence. -1, which attention answers with NaN, where indptr descends or leaves
+   * indices, a sequence has more than max_pages, or its last page is longer than a page or empty. */
+  int32_t* seqused_kv;
+} fc_csr_operands;
+
+#define FC_CSR_OPERANDS_INIT \
+  { (uint32_t)sizeof(fc_csr_operands), 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL }
+
+/* Compiles and loads the kernel, or finds it. As fc_plan_create it may be done during a capture. */
+FC_API fc_status fc_csr_create(fc_context context, fc_csr* csr);
+/* Launches under way and captured graphs stay valid. */
+FC_API fc_status fc_csr_destroy(fc_csr csr);
+/* Enqueues on `stream` as fc_plan_launch does: allocates nothing, waits for nothing, may be captured. Refused with
+ * FC_ERROR_BAD_INPUT are null and misaligned addresses, sizes out of range, and outputs that share memory with what is
+ * read. */
+FC_API fc_status fc_csr_launch(fc_csr csr, const fc_csr_operands* operands, void* stream);
 
 /* --- quantising: q, k and v of 32 or 16 bits to 8-bit floats with their factors. Since ABI version 12 ------------ */
 

@@ -409,6 +409,28 @@ class Append {
   Handle owner_;
 };
 
+/// Makes a block table and lengths of lists of pages, as FlashInfer has them; see fc_csr_operands. One serves launches
+/// of any sizes, from any number of threads.
+class Csr {
+ public:
+  explicit Csr(const Context& context) {
+    fc_csr handle = nullptr;
+    detail::check(fc_csr_create(context.get(), &handle));
+    owner_ = Handle(handle);
+  }
+
+  /// In order on `stream` (a CUstream). Error before anything is written for what fc_csr_launch refuses.
+  void launch(const fc_csr_operands& operands, void* stream = nullptr) const {
+    detail::check(fc_csr_launch(get(), &operands, stream));
+  }
+
+  fc_csr get() const noexcept { return owner_.get(); }
+
+ private:
+  using Handle = detail::Owner<fc_csr, fc_csr_destroy>;
+  Handle owner_;
+};
+
 /// Makes 8-bit floats of q, k and v, with their factors; see fc_quantize_operands for shapes. One serves launches of
 /// any sizes, from any number of threads.
 class Quantize {

@@ -9,6 +9,7 @@
 #include "api/allocations.h"
 #include "api/append.h"
 #include "api/context.h"
+#include "api/csr.h"
 #include "api/foreign_timer.h"
 #include "api/handles.h"
 #include "api/plan.h"
@@ -27,6 +28,7 @@ using Plans = HandleTable<Plan, fc_plan>;
 using Timers = HandleTable<ForeignTimer, fc_timer>;
 using Appends = HandleTable<Append, fc_append>;
 using Quantises = HandleTable<Quantise, fc_quantize>;
+using Csrs = HandleTable<Csr, fc_csr>;
 
 // Never destroyed: at exit, threads of the caller may still be at work, and the driver may be gone already.
 Contexts& contexts() {
@@ -49,6 +51,10 @@ Quantises& quantises() {
   static auto* table = new Quantises("quantize", 0x50000000);
   return *table;
 }
+Csrs& csrs() {
+  static auto* table = new Csrs("csr", 0x60000000);
+  return *table;
+}
 
 [[maybe_unused]] const bool g_renewed = (renew_in_child([] {
                                            contexts().renew_lock();
@@ -56,6 +62,7 @@ Quantises& quantises() {
                                            timers().renew_lock();
                                            appends().renew_lock();
                                            quantises().renew_lock();
+                                           csrs().renew_lock();
                                            allocations().renew_lock();
                                          }),
                                          true);
@@ -266,6 +273,28 @@ fc_status fc_quantize_destroy(fc_quantize quantize) {
 
 fc_status fc_quantize_launch(fc_quantize quantize, const fc_quantize_operands* operands, void* stream) {
   return guarded_launch([&] { quantises().find(quantize)->launch(operands, stream); });
+}
+
+fc_status fc_csr_create(fc_context context, fc_csr* csr) {
+  return guarded([&] {
+    *needed(csr, "csr") = nullptr;
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    *csr = csrs().add(std::make_shared<Csr>(found));
+  });
+}
+
+fc_status fc_csr_destroy(fc_csr csr) {
+  return guarded([&] {
+    std::shared_ptr<Csr> last = csrs().find(csr);
+    const Keep keep(driver_of(last->context()));
+    csrs().remove(csr);
+    last.reset();
+  });
+}
+
+fc_status fc_csr_launch(fc_csr csr, const fc_csr_operands* operands, void* stream) {
+  return guarded_launch([&] { csrs().find(csr)->launch(operands, stream); });
 }
 
 fc_status fc_timer_create(fc_context context, const fc_timed_work* work, fc_timer* timer) {
