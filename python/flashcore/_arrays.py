@@ -20,7 +20,8 @@ _INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "blo
                 "cache_seqlens", "cu_seqlens_new", "new_seqlens", "refused", "row_sequences", "row_positions", "table_starts")  # fmt: skip
 # Arrays that a score or mask function reads, or that become one; and those that kernels read as they lie.
 _FACTOR_ROLES = ("descale_q", "descale_k", "descale_v")  # for which a number will do
-_FUNCTION_ROLES = {"bias": ("float32",), "mask": ("bool",), "prefix": ("int32",), "documents": ("int32",), "alibi": ("float32",),
+_FUNCTION_ROLES = {"bias": ("float32",), "mask": ("bool",), "prefix": ("int32",), "documents": ("int32",), "document_boundaries": ("int32",),
+                   "boundaries": ("int32",), "intervals": ("int32",), "alibi": ("float32",),
                    "sink": ("float32",), **dict.fromkeys(_FACTOR_ROLES, ("float32",))}  # fmt: skip
 _FUNCTION_NAMES = {"float32": "fp32", "int32": "int32", "bool": "bool"}
 _FULL_NAMES = {short: name for name, short in _NAMES.items()}

@@ -1,11 +1,11 @@
-"""Score and mask functions of the caller's own: texts, arrays that become one (biases, boolean masks, prefixes, documents), and where their tensors lie."""
+"""Score and mask functions of the caller's own: texts, arrays that become one (biases, boolean masks, prefixes, documents, intervals), and where their tensors lie."""
 
 from __future__ import annotations
 
 import operator
 from typing import Any, Callable, Mapping, NamedTuple, Optional
 
-from . import _arrays, _library
+from . import _arrays, _documents, _library
 from ._arrays import View
 from ._library import Error
 
@@ -13,6 +13,9 @@ _ELEMENTS = {"fp32": 0, "int32": 1, "bool": 2}  # fc_element
 _CAUSAL = "j <= i + seqlen_kv - seqlen_q"
 # Of what an array becomes: the names of its tensors.
 BIAS, MASK, PREFIX, DOCUMENT_Q, DOCUMENT_KV = "attention_bias", "attention_mask", "prefix_keys", "document_q", "document_kv"
+INTERVAL_START, INTERVAL_END = "interval_start", "interval_end"
+DOCUMENTS_TWICE = "documents and document_boundaries are given; leave one of them away"
+_MOST_INTERVALS = 4  # of which each may have two tensors, and eight are all
 
 
 class Tensor(NamedTuple):
@@ -55,9 +58,18 @@ class Given(NamedTuple):
 _NOTHING = Given(NONE, (), None)
 
 
+class Packed(NamedTuple):
+    """Of a packed batch: the boundaries of its sequences' rows and keys, and how many there are in all."""
+
+    cu_q: View
+    cu_kv: View
+    total_q: int
+    total_kv: int
+
+
 class _Reader:
-    def __init__(self, q: View, sizes: Any, stream: Optional[int]) -> None:
-        self.q, self.stream = q, stream
+    def __init__(self, q: View, sizes: Any, stream: Optional[int], packed: Optional[Packed]) -> None:
+        self.q, self.stream, self.packed = q, stream, packed
         self.axes = {"b": sizes.batch, "h": sizes.heads_q, "i": sizes.seqlen_q, "j": sizes.seqlen_kv}
         self.tensors: list[Tensor] = []
         self.views: list[View] = []
@@ -94,18 +106,84 @@ class _Reader:
     def documents(self, documents: Any) -> str:
         pair = documents if isinstance(documents, (tuple, list)) and len(documents) == 2 else (documents, documents)
         terms = []
-        for name, role, x, axis in ((DOCUMENT_Q, "documents", pair[0], "i"), (DOCUMENT_KV, "documents", pair[1], "j")):
-            terms.append(self.broadcast(name, role, x, "b" + axis))
+        for name, x, axis in ((DOCUMENT_Q, pair[0], "i"), (DOCUMENT_KV, pair[1], "j")):
+            terms.append(self.broadcast(name, "documents", self.of_sequences("documents", x, axis, 1), "b" + axis))
         return " == ".join(terms)
 
+    def boundaries(self, boundaries: Any) -> str:
+        if self.stream is not None:
+            raise Error("document_boundaries and stream are given, and ids are made of boundaries on the framework's current stream; leave stream away, "
+                        "or give documents=flashcore.document_ids(...)")  # fmt: skip
+        lengths = (self.packed.total_q, self.packed.total_kv) if self.packed else (self.axes["i"], self.axes["j"])
+        return self.documents(_documents.ids_of_boundaries(boundaries, *lengths))
+
+    def of_sequences(self, role: str, x: Any, axis: str, most: int) -> Any:
+        """By batch entry, of what a packed batch has for each of its rows (or keys): an array of up to `most` axes. Others are so already."""
+        if self.packed is None:
+            return x
+        shape = _arrays.view(x, role, self.stream).shape
+        if not 1 <= len(shape) <= most:
+            return x
+        total, boundaries = (self.packed.total_q, self.packed.cu_q) if axis == "i" else (self.packed.total_kv, self.packed.cu_kv)
+        if shape[-1] != total:
+            raise Error(f"{role} has shape {shape}; give one for each of the {total} packed {'rows' if axis == 'i' else 'keys'}, or for each batch entry "
+                        f"up to the bound, {self.axes[axis]}")  # fmt: skip
+        if self.stream is not None:
+            raise Error(f"{role} is given for packed rows, and stream as well; they are sorted by sequence on the framework's current stream: leave stream "
+                        "away")  # fmt: skip
+        return _documents.by_sequence(x, role, boundaries, max(self.axes[axis], 1), most)
+
+    def intervals(self, intervals: Any) -> str:
+        """j >= interval_start[b, h, i] && j < interval_end[b, h, i], of each pair, joined by ||."""
+        pairs = interval_pairs(intervals)
+        return " || ".join(self.interval(pair, "" if n == 0 else f"_{n + 1}", len(pairs) > 1) for n, pair in enumerate(pairs))
+
+    def interval(self, pair: Any, suffix: str, is_part: bool) -> str:
+        terms = []
+        for name, sign, x in ((INTERVAL_START, ">=", pair[0]), (INTERVAL_END, "<", pair[1])):
+            if x is not None:
+                terms.append(f"j {sign} {self.key_of_rows(name + suffix, x)}")
+        text = " && ".join(terms)
+        return f"({text})" if is_part else text
+
+    def key_of_rows(self, name: str, x: Any) -> str:
+        number = _whole(x)
+        if number is None:
+            return self.broadcast(name, "intervals", self.of_sequences("intervals", x, "i", 2), "bhi")
+        if not -(2**31) < number < 2**31:
+            raise Error(f"intervals has {x!r} for a start or an end; give the number of a key, int32 that broadcasts to [batch, heads, seqlen_q], or None "
+                        "for no bound")  # fmt: skip
+        return str(number)
+
     def prefix(self, prefix: Any) -> str:
-        try:
-            number = operator.index(prefix)
-        except TypeError:
+        number = _whole(prefix)
+        if number is None:
             return f"j < {self.broadcast(PREFIX, 'prefix', prefix, 'b')} || {_CAUSAL}"
         if isinstance(prefix, bool) or not 0 <= number < 2**31:
             raise Error(f"prefix is {prefix!r}; give a number of keys, 0 or more, or int32 [batch]")
         return f"j < {number} || {_CAUSAL}"
+
+
+def interval_pairs(intervals: Any) -> tuple[Any, ...]:
+    """One pair of starts and ends, or a list of them."""
+    is_some = isinstance(intervals, (tuple, list)) and len(intervals) > 0
+    pairs = tuple(intervals) if is_some and all(isinstance(pair, (tuple, list)) for pair in intervals) else (intervals,)
+    if not is_some or len(pairs) > _MOST_INTERVALS or any(len(pair) != 2 for pair in pairs):
+        raise Error(f"intervals is no pair of starts and ends, and no list of one to {_MOST_INTERVALS} of them; give (starts, ends), int32 that broadcast "
+                    "to [batch, heads, seqlen_q], or [(starts, ends), ...]")  # fmt: skip
+    if any(start is None and end is None for start, end in pairs):
+        raise Error("intervals has a pair of two None, which hides nothing; give starts, ends or both")
+    return pairs
+
+
+def _whole(x: Any) -> Optional[int]:
+    """A number of Python or its like. None of arrays: one that has an element alone lies on a device, and may change."""
+    if getattr(x, "shape", ()) != ():
+        return None
+    try:
+        return operator.index(x)
+    except TypeError:
+        return None
 
 
 def _text(value: Any, role: str) -> str:
@@ -129,11 +207,13 @@ def _part(value: Any, role: str) -> str:
 
 
 def read(q: View, score: Any, mask: Any, tensors: Any, bias: Any, prefix: Any, documents: Any, causal: Any, sizes: Callable[[], Any],
-         stream: Optional[int]) -> Given:  # fmt: skip
+         stream: Optional[int], intervals: Any = None, document_boundaries: Any = None, packed: Optional[Packed] = None) -> Given:  # fmt: skip
     """Of one call, with its arrays. Error, naming the argument, for one that does not suit."""
-    if score is None and mask is None and tensors is None and bias is None and prefix is None and documents is None:
+    if all(x is None for x in (score, mask, tensors, bias, prefix, documents, intervals, document_boundaries)):
         return _NOTHING
-    reader = _Reader(q, sizes(), stream)
+    if documents is not None and document_boundaries is not None:
+        raise Error(DOCUMENTS_TWICE)
+    reader = _Reader(q, sizes(), stream, packed)
     if tensors is not None and not isinstance(tensors, Mapping):
         raise Error(f"tensors is a {type(tensors).__name__}; give a dict of names and arrays")
     for name, x in (tensors or {}).items():
@@ -151,7 +231,12 @@ def read(q: View, score: Any, mask: Any, tensors: Any, bias: Any, prefix: Any, d
         if causal not in (False, None, "none"):
             raise Error("prefix and causal are given; leave causal away: after the prefix the mask is causal")
         masks.append(reader.prefix(prefix))
-    if documents is not None:
-        masks.append(reader.documents(documents))
+    if packed is None or 0 not in (packed.total_q, packed.total_kv):  # else there is no pair to hide
+        if documents is not None:
+            masks.append(reader.documents(documents))
+        if document_boundaries is not None:
+            masks.append(reader.boundaries(document_boundaries))
+        if intervals is not None:
+            masks.append(reader.intervals(intervals))
     mask_text = masks[0] if len(masks) == 1 else " && ".join(f"({text})" for text in masks)
     return Given(Functions(score_text, mask_text, tuple(reader.tensors)), tuple(view.address for view in reader.views), reader.views)

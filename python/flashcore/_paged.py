@@ -75,7 +75,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
                     sink: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False, stream: int | None = None,
                     candidate: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None, score: str | None = None,
                     mask: Any = None, tensors: Any = None, bias: Any = None, prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None,
-                    return_amax: bool = False) -> Any:  # fmt: skip
+                    return_amax: bool = False, intervals: Any = None) -> Any:  # fmt: skip
     """Attention of each sequence of a batch over its keys in a paged cache: decoding, chunks of a prompt, or whole prompts.
 
     Lengths and pages are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves a growing
@@ -105,7 +105,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         descale_q, descale_k, descale_v: of 8-bit q and caches: one each, or [batch, heads_kv] by sequence. Of a quantised cache,
             8-bit pages beside q of 16 or 32 bits, descale_k and descale_v, of which each key may have its own: float32
             [pages, heads_kv, page_size], whatever the layout. `append` finds and writes them.
-        score, mask, tensors, bias, prefix: as of `varlen_attention`.
+        score, mask, tensors, bias, prefix, intervals: as of `varlen_attention`.
         deterministic_batch: as of `varlen_attention`; bits do not depend on the size and order of pages either.
         kv_dtype: as of `attention`: "int4" for caches of uint8 [..., head_dim / 2] with two elements a byte.
         return_amax: as of `attention`.
@@ -135,7 +135,8 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
     room = min(sizes.max_pages * sizes.page_size, _MOST_KEYS)
     bounds = (_varlen._bound(max_seqlen_q, "max_seqlen_q"), room if max_seqlen_kv is None else _varlen._bound(max_seqlen_kv, "max_seqlen_kv"))
     sizes.seqlen_q, sizes.seqlen_kv = bounds
-    given = _functions.read(vq, score, mask, tensors, bias, prefix, None, causal, lambda: sizes, stream)
+    given = _functions.read(vq, score, mask, tensors, bias, prefix, None, causal, lambda: sizes, stream, intervals,
+                            packed=_functions.Packed(cu_q, cu_q, sizes.total_q, max(sizes.seqlen_kv, 1)))  # fmt: skip
     return _varlen.launch_packed(
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
@@ -175,7 +176,8 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
 
 
 _DECODE_OPTIONS = {"max_seqlen_kv", "layout", "window", "window_alignment", "scale", "softcap", "alibi", "sink", "stream", "candidate",
-                   "descale_q", "descale_k", "descale_v", "score", "mask", "tensors", "bias", "prefix", "deterministic_batch", "kv_dtype"}  # fmt: skip
+                   "descale_q", "descale_k", "descale_v", "score", "mask", "tensors", "bias", "prefix", "intervals", "deterministic_batch",
+                   "kv_dtype"}  # fmt: skip
 
 
 def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any, *, causal: Any = True, out: Any = None, return_lse: bool = False,

@@ -327,7 +327,7 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
          candidate: str | None = None, window: Any = None, window_alignment: str | None = None, scaling: str | None = None,
          softcap: float | None = None, alibi: str | None = None, sink: bool = False, score: str | None = None, mask: Any = None,
          tensors: Any = None, bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None,
-         return_amax: bool = False) -> Plan:  # fmt: skip
+         return_amax: bool = False, intervals: Any = None) -> Plan:  # fmt: skip
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
     Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v, or k and v of a quantised
@@ -344,7 +344,8 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
         o = _arrays.output(out, "out")
     return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[1].dtype),
                     _scores.with_amax(_scores.of_words(softcap, alibi, sink), return_amax, views[0].dtype),
-                    _functions.read(views[0], score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(*views, layout, v_layout), None).functions,
+                    _functions.read(views[0], score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(*views, layout, v_layout), None,
+                                    intervals).functions,
                     v_layout)  # fmt: skip
 
 
@@ -353,7 +354,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
               window_alignment: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
               softcap: float | None = None, alibi: Any = None, sink: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None,
               bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None,
-              return_amax: bool = False) -> Any:  # fmt: skip
+              return_amax: bool = False, intervals: Any = None, document_boundaries: Any = None) -> Any:  # fmt: skip
     """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
 
     Args:
@@ -398,6 +399,12 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         prefix: a number of keys, or int32 [batch]: every row sees so many, and the rest is causal (prefix-LM).
         documents: int32 ids of rows and of keys, (ids_q, ids_kv) or one array for both, [batch, seqlen] or [seqlen]: a row sees the keys
             of its own document. Where several masks are given, what all of them show is visible.
+        document_boundaries: the same documents as borders in a row of tokens, int32 [documents + 1] or [batch, documents + 1], or a pair of them,
+            of rows and of keys; `document_ids` has the rules. Made into ids at each call: of many calls with the same ones, give
+            documents=document_ids(boundaries, seqlen).
+        intervals: the keys that a row sees, (starts, ends): row i sees the keys from starts up to ends - 1. int32 that broadcast to
+            [batch, heads, seqlen_q], a number for all rows, or None for no bound. A list of up to four such pairs shows what any of them does: masks
+            that are unions of intervals.
         v_layout: "nd", or "dn" for v of 8 bits that lies transposed, [batch, heads_kv, head_dim_v, seqlen_kv] whatever `layout` is: Hopper's
             kernel then has nothing to transpose. It wants columns that lie a multiple of 16 bytes apart; of a seqlen_kv that is none, give a
             slice of a longer array, whatever that holds behind it. `quantize(v_layout="dn")` makes such an array.
@@ -431,7 +438,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
     factors = _factors.read(vq, vk, (descale_q, descale_k, descale_v), read_sizes, stream)
     scores, operands = _scores.read(vq, softcap, alibi, sink, read_sizes, stream)
     scores = _scores.with_amax(scores, return_amax, vq.dtype)
-    given = _functions.read(vq, score, mask, tensors, bias, prefix, documents, causal, read_sizes, stream)
+    given = _functions.read(vq, score, mask, tensors, bias, prefix, documents, causal, read_sizes, stream, intervals, document_boundaries)
     p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling, scores, given.functions,
                  v_layout)  # fmt: skip
     lse = lse_view = None

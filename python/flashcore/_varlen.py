@@ -127,7 +127,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
                      stream: int | None = None, candidate: str | None = None, descale_q: Any = None, descale_k: Any = None,
                      descale_v: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None, bias: Any = None,
                      prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None,
-                     return_amax: bool = False) -> Any:  # fmt: skip
+                     return_amax: bool = False, documents: Any = None, document_boundaries: Any = None, intervals: Any = None) -> Any:  # fmt: skip
     """Attention of each sequence of a ragged batch by itself, without padding.
 
     The lengths are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves any lengths up to
@@ -164,6 +164,11 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
             with candidate or functions.
         kv_dtype: as of `attention`: "int4" for k and v of uint8 [..., head_dim / 2] with two elements a byte.
         return_amax: as of `attention`.
+        documents: documents within sequences, int32 ids: packed as q and k are, [total_q] and [total_kv], or by the bounds,
+            [batch, max_seqlen_q] and [batch, max_seqlen_kv]; one array for both, or a pair. A row sees the keys of its own document in its own sequence.
+        document_boundaries: the same as borders in the packed rows, int32 [documents + 1], or a pair of them, of rows and of keys.
+        intervals: as of `attention`, (starts, ends) or a list of such pairs: packed as q is, [total_q] or [heads, total_q], or by the
+            bound, [batch, heads, max_seqlen_q] and what has three axes and broadcasts to it. Keys count from the sequence's own first one.
 
     Returns:
         The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
@@ -183,7 +188,8 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
     used_q = None if seqused_q is None else _int32s(seqused_q, "seqused_q", vq, stream)
     bounds = (_bound(max_seqlen_q, "max_seqlen_q"), _bound(max_seqlen_kv, "max_seqlen_kv"))
     sizes = _Sizes(vq, vk, vv, _batch_of(cu_q, cu_kv, seqused_kv=used, seqused_q=used_q), bounds)
-    given = _functions.read(vq, score, mask, tensors, bias, prefix, None, causal, lambda: sizes, stream)
+    given = _functions.read(vq, score, mask, tensors, bias, prefix, documents, causal, lambda: sizes, stream, intervals, document_boundaries,
+                            _functions.Packed(cu_q, cu_kv, sizes.total_q, sizes.total_kv))  # fmt: skip
     return launch_packed(
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,

@@ -26,7 +26,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _library, _plan, _torch_operator, _torch_provider
+from . import _library, _plan, _torch_operator, _torch_provider, _torch_row_masks
 from ._torch_counters import counters, reset_counters
 from ._torch_dropin import attend
 from ._torch_flex import flex_attention
@@ -65,9 +65,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 def attention(query: Tensor, key: Tensor, value: Tensor, *, window: Any = None, is_causal: bool = False,
               scale: Optional[float] = None, softcap: Optional[float] = None, alibi_slopes: Optional[Tensor] = None,
-              sink: Optional[Tensor] = None) -> Tensor:  # fmt: skip
+              sink: Optional[Tensor] = None, intervals: Any = None, documents: Any = None, document_boundaries: Any = None) -> Tensor:  # fmt: skip
     """Attention with what PyTorch's function knows only as a mask, or not at all: a sliding window, a softcap, ALiBi, attention
-    sinks. By torch.ops.flashcore.attention, so under torch.compile, autograd, vmap and autocast too.
+    sinks, intervals of keys, documents. By torch.ops.flashcore.attention, so under torch.compile, autograd, vmap and autocast too.
 
     Args:
         query, key, value: as for scaled_dot_product_attention; heads of key divide those of query.
@@ -80,6 +80,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *, window: Any = None, 
         alibi_slopes: [heads] or [batch, heads]: slope * |i + length_kv - length - j| is taken from the score of row i and key j, after
             the softcap, as in FlashAttention. Read as float32.
         sink: [heads], a logit that joins the sum of each row of a query head and has no value (gpt-oss). Read as float32.
+        intervals, documents, document_boundaries: masks of int32, as of `flashcore.attention`. Under torch.compile, autograd, vmap and
+            autocast they become a boolean mask of all pairs first.
 
     Gradients, those of alibi_slopes and sink too, are computed by PyTorch, from all scores at once.
 
@@ -92,6 +94,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *, window: Any = None, 
         if isinstance(number, bool):
             raise _library.Error(f"{name} is {number!r}; use a number from 1e-6 to 1e6, or None")
     left, right = _plan.window_sides(window)
+    if intervals is not None or documents is not None or document_boundaries is not None:
+        return _torch_row_masks.attend(query, key, value, (is_causal, scale, left, right, softcap), alibi_slopes, sink, intervals, documents, document_boundaries)
     return torch.ops.flashcore.attention(query, key, value, is_causal, scale, left, right, softcap, alibi_slopes, sink)  # type: ignore[no-any-return]
 
 

@@ -68,6 +68,34 @@ TEST(FunctionsTest, AreWhatHasAName) {
   expect_equal(a, b, "softcap, ALiBi, causal");
 }
 
+// docs/expressions.md quotes it.
+TEST(FunctionsTest, UnionsOfIntervalsAreAMask) {
+  const Context cpu("cpu");
+  Attention p = plain(), by_pairs = plain();
+  p.mask = "j < first_end[i] || j >= start[h, i] && j < end[h, i]";
+  p.tensors = {{"first_end", FC_ELEMENT_INT, {kRows}},
+               {"start", FC_ELEMENT_INT, {kHeads, kRows}},
+               {"end", FC_ELEMENT_INT, {kHeads, kRows}}};
+  by_pairs.mask = "visible[h, i, j]";
+  by_pairs.tensors = {{"visible", FC_ELEMENT_BOOL, {kHeads, kRows, kKeys}}};
+  const std::vector<std::int32_t> first_end = {0, 1, 0, 3, 9, -1, 2};
+  std::vector<std::int32_t> start, end;
+  std::vector<unsigned char> visible;
+  for (std::int32_t row = 0; row < kHeads * kRows; ++row) {
+    start.push_back(row % 5 + 2), end.push_back(row % 3 == 1 ? 0 : row % 7 + 4);  // some are empty
+    for (std::int32_t j = 0; j < kKeys; ++j)
+      visible.push_back(j < first_end[static_cast<std::size_t>(row % kRows)] || (j >= start.back() && j < end.back()));
+  }
+  Call a, b;
+  fc_operands of_a = a.operands(), of_b = b.operands();
+  const void* rows[] = {first_end.data(), start.data(), end.data()};
+  const void* pairs[] = {visible.data()};
+  of_a.tensors = rows, of_b.tensors = pairs;
+  Plan(cpu, p).launch(of_a);
+  Plan(cpu, by_pairs).launch(of_b);
+  expect_equal(a, b, "intervals");
+}
+
 TEST(FunctionsTest, TensorsComeInAnyOrderAndWithStrides) {
   const Context cpu("cpu");
   const std::vector<float> bias = random_floats(kHeads * kRows * kKeys, 4);
