@@ -327,7 +327,8 @@ typedef struct fc_operands {
    * And the first seqused_q[s] are rows: what lies between sequences, as in a padded batch, is neither read nor
    * written. They are read when the launch runs, so that one captured graph serves any lengths up to the bounds. A
    * sequence whose boundaries leave the tensors, end before they begin or pass a bound gets NaN in its rows of o and
-   * lse. Where such boundaries give a row to two sequences, it holds what one of them makes of it. Since ABI version 6
+   * lse, and fc_plan_status names it. Where such boundaries give a row to two sequences, it holds what one of them
+   * makes of it. Since ABI version 6
    */
   const int32_t *cu_seqlens_q, *cu_seqlens_kv; /* [batch + 1] */
   const int32_t *seqused_kv, *seqused_q;       /* [batch] or null */
@@ -358,6 +359,16 @@ typedef struct fc_operands {
  * infinite is refused, and a sink that is NaN or +infinity (-infinity is no sink); on a GPU nobody looks. Since ABI
  * version 5 */
 FC_API fc_status fc_plan_launch_operands(fc_plan plan, const fc_operands* operands, void* stream);
+
+/* Which sequences of a ragged batch get NaN from a launch on these operands, and why. JSON: {"sequences": how many
+ * there are, "bad": [{"sequence": its place in the batch, from 0, "why": a sentence}, ...]}; of a problem of fixed
+ * lengths there are none. Waits for `stream`, then copies the lengths and the block table to the host: it is for
+ * finding a mistake, and is refused while the stream is captured. It tells what they hold then: of a captured graph,
+ * give the operands that were captured, after a replay. What a launch before read, and something wrote over since, it
+ * cannot know. Of `operands` only those are looked at; the others may be null. Buffer as in fc_context_describe. Since
+ * ABI version 14 */
+FC_API fc_status fc_plan_status(fc_plan plan, const fc_operands* operands, void* stream, char* buffer, size_t size,
+                                size_t* needed);
 
 /* --- appending: new keys and values to a cache. Since ABI version 9 --------------------------------------------- */
 

@@ -46,11 +46,12 @@ inline void check(fc_status status) {
 // As much text as the library has; `ask` is called once for the length and once for the text.
 template <class Ask>
 std::string text_of(Ask&& ask) {
-  std::size_t needed = 0;
-  check(ask(nullptr, std::size_t{0}, &needed));
-  std::string text(needed, '\0');
-  check(ask(text.data(), text.size(), &needed));
-  text.resize(needed - 1);
+  std::string text;
+  for (std::size_t needed = 1; needed > text.size();) {  // what is said may grow meanwhile
+    text.resize(needed);
+    check(ask(text.data(), text.size(), &needed));
+    if (needed <= text.size()) text.resize(needed - 1), needed = 0;
+  }
   return text;
 }
 
@@ -348,6 +349,12 @@ class Plan {
   std::string describe() const {
     return detail::text_of([&](char* buffer, std::size_t size, std::size_t* needed) {
       return fc_plan_describe(get(), buffer, size, needed);
+    });
+  }
+  /// JSON: which sequences of a ragged batch get NaN, and why; see fc_plan_status.
+  std::string status(const fc_operands& operands, void* stream = nullptr) const {
+    return detail::text_of([&](char* buffer, std::size_t size, std::size_t* needed) {
+      return fc_plan_status(get(), &operands, stream, buffer, size, needed);
     });
   }
   const Attention& problem() const noexcept { return problem_; }

@@ -192,6 +192,7 @@ _FUNCTIONS = {
     "fc_timer_launches": [_P, ctypes.c_double, ctypes.POINTER(ctypes.c_int32)],
     "fc_plan_launch_scaled": [_P, *[_ADDRESS] * 9],
     "fc_plan_launch_operands": [_P, ctypes.POINTER(Operands), _ADDRESS],
+    "fc_plan_status": [_P, ctypes.POINTER(Operands), _ADDRESS, *_TEXT],
     "fc_explain": [_P, ctypes.POINTER(Attention), *_TEXT],
     "fc_problem_parse": [ctypes.c_char_p, ctypes.POINTER(Attention)],
 }
@@ -311,10 +312,11 @@ def encoded(value: Any, name: str) -> bytes:
 
 def text_of(function: Any, *arguments: Any) -> str:
     """What a function with a text buffer at its end says."""
-    needed = ctypes.c_size_t()
-    check(function(*arguments, None, 0, ctypes.byref(needed)))
-    buffer = ctypes.create_string_buffer(needed.value)
-    check(function(*arguments, buffer, needed.value, ctypes.byref(needed)))
+    size, needed = 0, ctypes.c_size_t(1)
+    while needed.value > size:  # what is said may grow meanwhile
+        size = needed.value
+        buffer = ctypes.create_string_buffer(size)
+        check(function(*arguments, buffer, size, ctypes.byref(needed)))
     return buffer.value.decode()
 
 

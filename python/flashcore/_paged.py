@@ -75,7 +75,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
                     sink: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False, stream: int | None = None,
                     candidate: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None, score: str | None = None,
                     mask: Any = None, tensors: Any = None, bias: Any = None, prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None,
-                    return_amax: bool = False, intervals: Any = None) -> Any:  # fmt: skip
+                    return_amax: bool = False, intervals: Any = None, check_lengths: bool = False) -> Any:  # fmt: skip
     """Attention of each sequence of a batch over its keys in a paged cache: decoding, chunks of a prompt, or whole prompts.
 
     Lengths and pages are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves a growing
@@ -109,11 +109,12 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         deterministic_batch: as of `varlen_attention`; bits do not depend on the size and order of pages either.
         kv_dtype: as of `attention`: "int4" for caches of uint8 [..., head_dim / 2] with two elements a byte.
         return_amax: as of `attention`.
+        check_lengths: as of `varlen_attention`, of the pages in the table too.
 
     Returns:
         The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
         or its sink. A sequence with more keys than the bound or its row of the table allows, or fewer than none, gets NaN in its rows; so
-        does each row that sees a key on a page that the cache does not have. Nobody looks at them on the host.
+        does each row that sees a key on a page that the cache does not have. `check_lengths` and `Plan.status` say which sequence it is.
 
     Raises:
         Error: as `varlen_attention`, and for a cache or a block table that does not fit.
@@ -141,7 +142,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
                                                     given.functions, deterministic_batch),
-        return_lse, stream, return_amax, cu_seqlens_q=cu_q.address, seqused_kv=used.address, seqused_q=used_q.address if used_q else 0,
+        return_lse, stream, return_amax, check_lengths, cu_seqlens_q=cu_q.address, seqused_kv=used.address, seqused_q=used_q.address if used_q else 0,
         block_table=table.address)  # fmt: skip
 
 
@@ -177,7 +178,7 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
 
 _DECODE_OPTIONS = {"max_seqlen_kv", "layout", "window", "window_alignment", "scale", "softcap", "alibi", "sink", "stream", "candidate",
                    "descale_q", "descale_k", "descale_v", "score", "mask", "tensors", "bias", "prefix", "intervals", "deterministic_batch",
-                   "kv_dtype"}  # fmt: skip
+                   "kv_dtype", "check_lengths"}  # fmt: skip
 
 
 def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any, *, causal: Any = True, out: Any = None, return_lse: bool = False,

@@ -200,6 +200,27 @@ class Plan:
         if status:
             _library.raise_last_error(status)
 
+    def status(self, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0, seqused_kv: int = 0, seqused_q: int = 0, block_table: int = 0,
+               stream: int = 0) -> dict[int, str]:  # fmt: skip
+        """Which sequences of a ragged batch get NaN from a launch on these lengths, and why.
+
+        Waits for the stream and reads the lengths, as they are then: to find a mistake, not for each call. It cannot be captured; of a
+        captured launch give the addresses that were captured, after a replay. What was written over since the launch it cannot know.
+
+        Args:
+            cu_seqlens_q, cu_seqlens_kv, seqused_kv, seqused_q, block_table, stream: as of `launch`.
+
+        Returns:
+            {place in the batch: what was given and what is allowed}, of those with impossible lengths, and of those that see a page which the
+            cache does not have. Empty for a plan of fixed lengths.
+
+        Raises:
+            Error: for a null or misaligned address, and where the stream is captured.
+        """
+        operands = Operands(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_kv=seqused_kv, seqused_q=seqused_q, block_table=block_table)
+        said = json.loads(_library.text_of(_library.library().fc_plan_status, self._handle, ctypes.byref(operands), stream))
+        return {bad["sequence"]: bad["why"] for bad in said["bad"]}
+
     def __repr__(self) -> str:
         return f"<flashcore.Plan {self.info['problem']} on {self.device}: {self.info['candidate']}>"
 

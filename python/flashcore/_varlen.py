@@ -88,9 +88,16 @@ def rehearsal() -> Iterator[None]:
         _rehearsals.active = False
 
 
+def _refuse_bad(bad: dict[int, str]) -> None:
+    if bad:
+        first = min(bad)
+        others = f" (and of {len(bad) - 1} more: {', '.join(map(str, sorted(bad)[1:9]))}{', ...' if len(bad) > 9 else ''})" if len(bad) > 1 else ""
+        raise Error(f"of sequence {first}{others} the lengths do not fit: {bad[first]}")
+
+
 def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales: tuple[Any, Any, Any], score: tuple[Any, Any, Any],
                   functions: Given, plan_of: Callable[[tuple[View, View, View, View], int, _scores.Scores], Plan], return_lse: bool,
-                  stream: int | None, return_amax: Any, **addresses: int) -> Any:  # fmt: skip
+                  stream: int | None, return_amax: Any, check_lengths: bool, **addresses: int) -> Any:  # fmt: skip
     """The output of packed rows, and what else is asked for, made and launched. `score`: softcap, alibi, sink; `addresses`: of the lengths."""
     vq, vk, vv = views
     if out is None:
@@ -104,6 +111,9 @@ def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales
     p = plan_of((vq, vk, vv, vo), factors.scaling, scores)
     if _rehearsals.active:
         return None
+    number = _arrays.current_stream(vq) if stream is None else stream
+    if check_lengths:
+        _refuse_bad(p.status(stream=number, **addresses))
     lse = lse_view = None
     if return_lse:
         lse = _arrays.empty_like(vq, (sizes.heads_q, sizes.total_q), "fp32")
@@ -112,7 +122,6 @@ def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales
     if scores.amax:
         amax = _arrays.empty_like(vq, (2, sizes.heads_q), "fp32")
         amax_view = _arrays.view(amax, "amax", stream)
-    number = _arrays.current_stream(vq) if stream is None else stream
     p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
              operands.alibi, operands.sink, tensors=functions.addresses, amax=amax_view.address if amax_view else 0, **addresses)  # fmt: skip
     _arrays.note_written(out)
@@ -127,7 +136,8 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
                      stream: int | None = None, candidate: str | None = None, descale_q: Any = None, descale_k: Any = None,
                      descale_v: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None, bias: Any = None,
                      prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None,
-                     return_amax: bool = False, documents: Any = None, document_boundaries: Any = None, intervals: Any = None) -> Any:  # fmt: skip
+                     return_amax: bool = False, documents: Any = None, document_boundaries: Any = None, intervals: Any = None,
+                     check_lengths: bool = False) -> Any:  # fmt: skip
     """Attention of each sequence of a ragged batch by itself, without padding.
 
     The lengths are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves any lengths up to
@@ -169,12 +179,14 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         document_boundaries: the same as borders in the packed rows, int32 [documents + 1], or a pair of them, of rows and of keys.
         intervals: as of `attention`, (starts, ends) or a list of such pairs: packed as q is, [total_q] or [heads, total_q], or by the
             bound, [batch, heads, max_seqlen_q] and what has three axes and broadcasts to it. Keys count from the sequence's own first one.
+        check_lengths: True: first wait for the device and look at the lengths on the host, and refuse the call with the sequence that does not
+            fit. To find a mistake: such a call cannot be captured into a graph.
 
     Returns:
         The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
         or its sink. Rows that no sequence has are not
         written. A sequence whose boundaries leave the arrays, end before they begin or pass a bound gets NaN in its rows, on every
-        device: nobody looks at them on the host.
+        device: nobody looks at them on the host but for check_lengths and `Plan.status`, which say which sequence it is.
 
     Raises:
         Error: for arrays that do not fit together, dtypes, devices, an out that is read-only or overlaps an input, arguments of another
@@ -194,7 +206,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
                                                     given.functions, deterministic_batch),
-        return_lse, stream, return_amax, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
+        return_lse, stream, return_amax, check_lengths, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
         seqused_q=used_q.address if used_q else 0)  # fmt: skip
 
 

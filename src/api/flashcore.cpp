@@ -85,6 +85,39 @@ T* needed(T* out, const char* name) {
   return out;
 }
 
+// What the launch of a plan is given.
+struct GivenOperands {
+  AttentionArgs args;
+  const void* const* tensors = nullptr;
+};
+GivenOperands read_operands(const fc_operands* operands) {
+  // Callers built with a header of ABI version 5 have a struct that ends before the boundaries, those with one of
+  // version 6 before the tensors, those with one of version 7 before the block table, those with one of versions 8 to
+  // 12 before the largest magnitudes.
+  constexpr std::uint32_t kFirstSize = offsetof(fc_operands, cu_seqlens_q);
+  constexpr std::uint32_t kSecondSize = offsetof(fc_operands, tensors);
+  constexpr std::uint32_t kThirdSize = offsetof(fc_operands, block_table);
+  constexpr std::uint32_t kFourthSize = offsetof(fc_operands, amax);
+  fc_operands given = FC_OPERANDS_INIT;
+  std::memcpy(&given.struct_size, &needed(operands, "operands")->struct_size, sizeof(given.struct_size));
+  if (given.struct_size != sizeof(fc_operands) && given.struct_size != kFirstSize && given.struct_size != kSecondSize &&
+      given.struct_size != kThirdSize && given.struct_size != kFourthSize)
+    throw_bad_input(
+        "fc_operands.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_OPERANDS_INIT, or "
+        "use the library that belongs to the header",
+        given.struct_size, FC_ABI_VERSION, sizeof(fc_operands));
+  std::memcpy(&given, operands, given.struct_size);
+  AttentionArgs args;
+  args.q = given.q, args.k = given.k, args.v = given.v, args.o = given.o, args.lse = given.lse;
+  args.descale_q = given.descale_q, args.descale_k = given.descale_k, args.descale_v = given.descale_v;
+  args.alibi = given.alibi, args.sink = given.sink;
+  args.cu_seqlens_q = given.cu_seqlens_q, args.cu_seqlens_kv = given.cu_seqlens_kv;
+  args.seqused_kv = given.seqused_kv, args.seqused_q = given.seqused_q;
+  args.block_table = given.block_table;
+  args.amax = given.amax;
+  return {args, given.tensors};
+}
+
 }  // namespace
 
 extern "C" {
@@ -201,33 +234,19 @@ fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, cons
 
 fc_status fc_plan_launch_operands(fc_plan plan, const fc_operands* operands, void* stream) {
   return guarded_launch([&] {
-    // Callers built with a header of ABI version 5 have a struct that ends before the boundaries, those with one of
-    // version 6 before the tensors, those with one of version 7 before the block table, those with one of versions 8 to
-    // 12 before the largest magnitudes.
-    constexpr std::uint32_t kFirstSize = offsetof(fc_operands, cu_seqlens_q);
-    constexpr std::uint32_t kSecondSize = offsetof(fc_operands, tensors);
-    constexpr std::uint32_t kThirdSize = offsetof(fc_operands, block_table);
-    constexpr std::uint32_t kFourthSize = offsetof(fc_operands, amax);
-    fc_operands given = FC_OPERANDS_INIT;
-    std::memcpy(&given.struct_size, &needed(operands, "operands")->struct_size, sizeof(given.struct_size));
-    if (given.struct_size != sizeof(fc_operands) && given.struct_size != kFirstSize &&
-        given.struct_size != kSecondSize && given.struct_size != kThirdSize && given.struct_size != kFourthSize)
-      throw_bad_input(
-          "fc_operands.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_OPERANDS_INIT, or "
-          "use the library that belongs to the header",
-          given.struct_size, FC_ABI_VERSION, sizeof(fc_operands));
-    std::memcpy(&given, operands, given.struct_size);
-    AttentionArgs args;
-    args.q = given.q, args.k = given.k, args.v = given.v, args.o = given.o, args.lse = given.lse;
-    args.descale_q = given.descale_q, args.descale_k = given.descale_k, args.descale_v = given.descale_v;
-    args.alibi = given.alibi, args.sink = given.sink;
-    args.cu_seqlens_q = given.cu_seqlens_q, args.cu_seqlens_kv = given.cu_seqlens_kv;
-    args.seqused_kv = given.seqused_kv, args.seqused_q = given.seqused_q;
-    args.block_table = given.block_table;
-    args.amax = given.amax;
+    GivenOperands given = read_operands(operands);
     const auto found = plans().find(plan);
-    found->place_tensors(given.tensors, args);
-    found->launch(args.addresses(), stream);
+    found->place_tensors(given.tensors, given.args);
+    found->launch(given.args.addresses(), stream);
+  });
+}
+
+fc_status fc_plan_status(fc_plan plan, const fc_operands* operands, void* stream, char* buffer, size_t size,
+                         size_t* length) {
+  return guarded_launch([&] {
+    const auto found = plans().find(plan);
+    const Keep keep(driver_of(found->context()));
+    copy_text(found->status(read_operands(operands).args.addresses(), stream), buffer, size, length);
   });
 }
 

@@ -7,6 +7,7 @@
 #include "api/allocations.h"
 #include "api/artifact_cache.h"
 #include "api/fork_gate.h"
+#include "api/sequence_status.h"
 #include "core/error.h"
 #include "core/problem_row.h"
 #include "core/slope_bound.h"
@@ -320,6 +321,39 @@ void Plan::check_int32s(const Addresses& addresses) const {
     allocations().check(operand.name, values, 0, bytes);
     check_apart(addresses, operand.name, values, bytes);
   }
+}
+
+std::vector<std::int32_t> Plan::download_int32s(const Addresses& addresses, Operand wanted) const {
+  const auto* const operand = std::find_if(std::begin(kInt32Operands), std::end(kInt32Operands),
+                                           [&](const Int32Operand& each) { return each.operand == wanted; });
+  const void* values = addresses[AddressOf(wanted).index()];
+  if (!values || operand->needs(problem_) == Needs::kNothing) return {};
+  std::vector<std::int32_t> found(static_cast<std::size_t>(operand->count(problem_, layouts_)));
+  const std::size_t bytes = found.size() * sizeof(std::int32_t);
+  if (!allocations().check(operand->name, values, 0, static_cast<std::int64_t>(bytes)) &&
+      context_->info().limits.emulated)
+    throw_bad_input("{} is at {}: an emulated GPU has the memory of fc_memory_allocate alone, and this is none of it",
+                    operand->name, values);
+  if (bytes > 0) context_->device().download(found.data(), values, bytes);
+  return found;
+}
+
+std::string Plan::status(const Addresses& addresses, void* stream) const {
+  if (context_->on_cpu() && stream) throw_bad_input("a stream was given, and the CPU has none; give null");
+  check_int32s(addresses);
+  std::vector<BadSequence> bad;
+  if (problem_.ragged() && problem_.batch > 0) {
+    context_->device().synchronize_stream(stream);
+    bad = find_bad_sequences(problem_, layouts_,
+                             {.cu_seqlens_q = download_int32s(addresses, Operand::kCuSeqlensQ),
+                              .cu_seqlens_kv = download_int32s(addresses, Operand::kCuSeqlensKv),
+                              .seqused_kv = download_int32s(addresses, Operand::kSequsedKv),
+                              .seqused_q = download_int32s(addresses, Operand::kSequsedQ),
+                              .block_table = download_int32s(addresses, Operand::kBlockTable)});
+  }
+  nlohmann::json said{{"sequences", problem_.ragged() ? problem_.batch : 0}, {"bad", nlohmann::json::array()}};
+  for (const BadSequence& each : bad) said["bad"].push_back({{"sequence", each.sequence}, {"why", each.why}});
+  return said.dump();
 }
 
 void Plan::check_tensors(const Addresses& addresses) const {

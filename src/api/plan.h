@@ -27,6 +27,8 @@ class Plan {
   // Those of the caller's tensors, in the order that they had when the plan was made, as Problem::tensors are.
   void place_tensors(const void* const* given, AttentionArgs& args) const;
   std::string describe() const;
+  // What fc_plan_status says. Waits for the stream, and copies the lengths from the device.
+  std::string status(const Addresses& addresses, void* stream) const;
   const Context& context() const { return *context_; }
 
  private:
@@ -37,6 +39,7 @@ class Plan {
   void check(const Addresses& addresses) const;
   void check_floats(const Addresses& addresses) const;
   void check_int32s(const Addresses& addresses) const;
+  std::vector<std::int32_t> download_int32s(const Addresses& addresses, Operand operand) const;
   void check_tensors(const Addresses& addresses) const;
   void check_amax(const Addresses& addresses) const;
   void check_apart(const Addresses& addresses, const char* name, const void* values, std::int64_t bytes) const;

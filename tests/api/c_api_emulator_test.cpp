@@ -1,4 +1,5 @@
 // The emulated GPU: the path of a GPU, tensor maps and workspace included.
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -76,6 +77,36 @@ TEST_F(Emulated, EveryFamilyIsReaddressed) {
     EXPECT_NE(plan.describe().find(family), std::string::npos);
     expect_right_on_gpu(plan);
     expect_right_on_gpu(plan, 8);
+  }
+}
+
+// Lengths lie on the device; who is named has NaN.
+TEST_F(Emulated, TheStatusNamesSequencesThatGetNaN) {
+  constexpr std::size_t kTotal = 96, kRow = 2 * 64;
+  Attention problem = half();
+  problem.batch = 3, problem.heads_kv = 2, problem.seqlen_q = problem.seqlen_kv = 40;
+  problem.lengths = FC_LENGTHS_FULL, problem.total_q = problem.total_kv = kTotal;
+  problem.q_strides = problem.k_strides = problem.v_strides = problem.o_strides = fc_strides{0, 64, kRow};
+  const std::vector<std::uint16_t> ones(kTotal * kRow, 0x3f80);
+  for (const char* family : {"sm90_fwd", "sm80_fwd", "ref_fwd"}) {
+    problem.candidate = family;
+    const Plan plan(gpu_, problem);
+    const Memory<std::uint16_t> x(gpu_, std::span<const std::uint16_t>(ones)), o(gpu_, ones.size());
+    const std::vector<std::int32_t> lengths = {0, 40, 81, 96};  // the second is too long
+    const Memory<std::int32_t> boundaries(gpu_, std::span<const std::int32_t>(lengths));
+    fc_operands operands = FC_OPERANDS_INIT;
+    operands.q = operands.k = operands.v = x.data(), operands.o = o.data();
+    operands.cu_seqlens_q = operands.cu_seqlens_kv = boundaries.data();
+    plan.launch(operands);
+    EXPECT_EQ(plan.status(operands),
+              R"({"bad":[{"sequence":1,"why":"it has 41 rows; the plan's bound seqlen_q is 40"}],"sequences":3})");
+    std::vector<std::uint16_t> bits(ones.size());
+    o.download(bits);
+    const std::vector<float> out = from_bf16(bits);
+    for (std::size_t row = 0; row < kTotal; ++row)
+      EXPECT_EQ(std::isnan(out[row * kRow]), row >= 40 && row < 81) << family << " " << row;
+    operands.cu_seqlens_q = lengths.data();  // of the host
+    EXPECT_THROW(plan.status(operands), flashcore::Error);
   }
 }
 

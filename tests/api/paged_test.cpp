@@ -113,6 +113,15 @@ TEST(PagedTest, TablesThatNoCacheHasMakeNaN) {
   longer.used[2] = 13;
   plan.launch(longer.operands());
   for (std::size_t row = 0; row < 7; ++row) EXPECT_EQ(std::isnan(longer.lse[row]), row >= 1) << row;
+  EXPECT_EQ(
+      plan.status(call.operands()),
+      R"({"bad":[{"sequence":2,"why":"block_table[2][2] is 9, and the cache has 9 pages; rows that see a key of it )"
+      R"(are NaN"}],"sequences":3})");
+  EXPECT_EQ(
+      plan.status(longer.operands()),
+      R"({"bad":[{"sequence":2,"why":"seqused_kv[2] is 13; 0 to the plan's bound seqlen_kv = 12, and to the room )"
+      R"(in a row of the table, 12, are allowed"}],"sequences":3})");
+  EXPECT_EQ(plan.status(PagedCall().operands()), R"({"bad":[],"sequences":3})");
 }
 
 TEST(PagedTest, WhatDoesNotFitIsRefused) {

@@ -1,6 +1,7 @@
 // Ragged batches through the C and C++ API on the CPU: each sequence beside a plan of it alone; what is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -95,6 +96,86 @@ TEST(RaggedTest, BoundariesThatNoBatchHasMakeNaN) {
   EXPECT_TRUE(std::isfinite(call.o[0]));
   for (std::size_t row = 5; row < 18; ++row) EXPECT_TRUE(std::isnan(call.o[row * kHeads * kDim])) << row;
   EXPECT_TRUE(std::isnan(call.lse[5]));
+}
+
+TEST(RaggedTest, TheStatusNamesWhoGetsNaN) {
+  const Context cpu("cpu");
+  const Plan plan(cpu, packed());
+  const auto status_of = [&](auto change) {
+    Call call;
+    fc_operands operands = call.operands();
+    change(call, operands);
+    const std::string said = plan.status(operands);
+    plan.launch(operands);  // who is named has NaN in each row within the tensors, and nobody else
+    for (std::size_t s = 0; s < 3; ++s) {
+      const bool named = said.find("\"sequence\":" + std::to_string(s)) != std::string::npos;
+      const auto clamped = [](std::int32_t at) { return static_cast<std::size_t>(std::clamp(at, 0, 20)); };
+      for (std::size_t row = clamped(call.cu_q[s]); row < clamped(call.cu_q[s + 1]); ++row)
+        EXPECT_EQ(std::isnan(call.o[row * kHeads * kDim]), named) << said << " sequence " << s << " row " << row;
+    }
+    return said;
+  };
+  EXPECT_EQ(status_of([](Call&, fc_operands&) {}), R"({"bad":[],"sequences":3})");
+  EXPECT_EQ(status_of([](Call& call, fc_operands&) { call.cu_kv[3] = 21; }),
+            R"({"bad":[{"sequence":2,"why":"cu_seqlens_kv[2] is 9 and [3] is 21; boundaries are 0 to total_kv = 20"}],)"
+            R"("sequences":3})");
+  EXPECT_EQ(status_of([](Call& call, fc_operands&) {
+              call.cu_q = {-1, 5, 4, 18};
+            }),
+            R"({"bad":[{"sequence":0,"why":"cu_seqlens_q[0] is -1 and [1] is 5; boundaries are 0 to total_q = 20"},)"
+            R"({"sequence":1,"why":"cu_seqlens_q[1] is 5 and [2] is 4; a sequence may not end before it begins"},)"
+            R"({"sequence":2,"why":"it has 14 rows; the plan's bound seqlen_q is 13"}],"sequences":3})");
+  EXPECT_EQ(
+      status_of([](Call& call, fc_operands& operands) {
+        call.used = {6, 4, 11};
+        operands.seqused_kv = call.used.data();
+      }),
+      R"({"bad":[{"sequence":1,"why":"seqused_kv[1] is 4, and the sequence has 3 keys; 0 to 3 of them may count"}],)"
+      R"("sequences":3})");
+  EXPECT_EQ(status_of([](Call& call, fc_operands&) {
+              call.cu_kv = {0, 0, 0, 13};
+            }),
+            R"({"bad":[{"sequence":2,"why":"it has 13 keys; the plan's bound seqlen_kv is 12"}],"sequences":3})");
+  fc_operands none = FC_OPERANDS_INIT;
+  EXPECT_THROW(plan.status(none), flashcore::Error);  // cu_seqlens_q is null
+  Attention fixed = packed();
+  fixed.batch = 1, fixed.lengths = FC_LENGTHS_FIXED, fixed.total_q = fixed.total_kv = 0;
+  EXPECT_EQ(Plan(cpu, fixed).status(none), R"({"bad":[],"sequences":0})");
+}
+
+// Random lengths, most of them impossible: the status and the kernel agree on who is bad.
+TEST(RaggedTest, TheStatusAgreesWithTheKernel) {
+  const Context cpu("cpu");
+  const Plan plan(cpu, packed());
+  std::mt19937 random(3);
+  int bad = 0, good = 0;
+  for (int n = 0; n < 300; ++n) {
+    Call call;
+    for (std::int32_t& at : call.cu_q) at = static_cast<std::int32_t>(random() % 26) - 2;
+    for (std::int32_t& at : call.cu_kv) at = static_cast<std::int32_t>(random() % 26) - 2;
+    for (std::int32_t& count : call.used) count = static_cast<std::int32_t>(random() % 8) - 1;
+    if (n % 2 == 0) std::sort(call.cu_q.begin(), call.cu_q.end()), std::sort(call.cu_kv.begin(), call.cu_kv.end());
+    fc_operands operands = call.operands();
+    if (n % 3 == 0) operands.seqused_kv = call.used.data();
+    const std::string said = plan.status(operands);
+    for (std::size_t s = 0; s < 3; ++s) {
+      const bool named = said.find("\"sequence\":" + std::to_string(s)) != std::string::npos;
+      const std::int32_t first = std::clamp(call.cu_q[s], 0, 20), last = std::clamp(call.cu_q[s + 1], 0, 20);
+      if (last <= first) continue;
+      // Of this sequence alone, for two may share rows.
+      Call alone = call;
+      fc_operands own = alone.operands();
+      Attention one = packed();
+      one.batch = 1;
+      own.cu_seqlens_q = &alone.cu_q[s], own.cu_seqlens_kv = &alone.cu_kv[s];
+      own.seqused_kv = operands.seqused_kv ? &alone.used[s] : nullptr;
+      Plan(cpu, one).launch(own);
+      EXPECT_EQ(std::isnan(alone.o[static_cast<std::size_t>(first) * kHeads * kDim]), named) << said << " " << s;
+      named ? ++bad : ++good;
+    }
+  }
+  EXPECT_GT(bad, 50);
+  EXPECT_GT(good, 20);
 }
 
 TEST(RaggedTest, WhatDoesNotFitIsRefused) {

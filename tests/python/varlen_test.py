@@ -57,6 +57,18 @@ class VarlenTest(unittest.TestCase):
                           {"causal": True, "alibi": self.slopes, "sink": self.sinks}):  # fmt: skip
             self.expect_each(*self.run_it(return_lse=True, **arguments), **arguments)
 
+    def test_lengths_that_do_not_fit_are_named(self):
+        self.run_it(check_lengths=True)
+        self.refused(r"of sequence 3 the lengths do not fit: it has 20 rows; the plan's bound seqlen_q is 19", max_seqlen_q=19, check_lengths=True)
+        self.refused(r"of sequence 0 \(and of 1 more: 3\) the lengths do not fit: it has 10 keys", max_seqlen_kv=9, check_lengths=True)
+        (plan,) = [plan for key, plan in flashcore._plan._plans.items() if key[:4] == ("varlen", 4, 20, 9)]
+        lengths = {"cu_seqlens_q": self.cu_q.ctypes.data, "cu_seqlens_kv": self.cu_kv.ctypes.data}
+        self.assertEqual(sorted(plan.status(**lengths)), [0, 3])
+        with self.assertRaisesRegex(flashcore.Error, "cu_seqlens_kv is null"):
+            plan.status(lengths["cu_seqlens_q"])
+        o = self.run_it(max_seqlen_kv=9)
+        self.assertTrue(numpy.isnan(o[0]).all() and numpy.isnan(o[5:25]).all() and not numpy.isnan(o[1:5]).any())
+
     def test_functions_of_each_sequence(self):
         random = numpy.random.default_rng(2)
         bias = random.standard_normal((4, HEADS, 20, 18), dtype="float32")
