@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/expression_division.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
 
@@ -177,6 +178,7 @@ void require_countable(const std::string& name, const ExpressionShape& shape) {
 std::vector<ExpressionShape> tensor_shapes(const Problem& problem) {
   std::vector<ExpressionShape> shapes(problem.tensors.size());
   const auto widen = [&](const Expression& expression) {
+    check_divisions(expression, expression_box(problem));
     const std::vector<ExpressionShape> needed = check_expression(expression, expression_box(problem));
     const std::vector<int> numbers = tensor_numbers(problem, expression);
     for (std::size_t t = 0; t < needed.size(); ++t) {

@@ -5,6 +5,7 @@
 
 #include "core/expression_code.h"
 #include "core/expression_derivative.h"
+#include "core/expression_division.h"
 #include "core/expression_range.h"
 #include "core/expression_value.h"
 #include "target.h"
@@ -47,6 +48,7 @@ const Target kExpression("expression", [](std::string_view input) {
     }
   }
   if (!is_mask) (void)expression_derivative(expression);
+  check_divisions(expression, box);
   check_expression(expression, box);
 });
 
