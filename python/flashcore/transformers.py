@@ -4,7 +4,7 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="flashcore")
 
 Prefill and decoding run on flashcore: grouped-query heads, causal sliding windows, softcap (Gemma 2) and attention sinks (gpt-oss) as
-they are, padded batches (on either side), chunks of prompts and static caches, of which the filled part is read, and packed sequences
+they are, local and global layers (Gemma 3), padded batches (on either side), chunks of prompts and static caches, of which the filled part is read, and packed sequences
 where the model is given their boundaries (cu_seq_lens_q and max_length_q, as DataCollatorWithFlattening(return_flash_attn_kwargs=True)
 makes them). Padded rows get 0. Continuous batching (generate_batch) takes "paged|flashcore". What needs another mask runs on PyTorch, with a `flashcore.Note` the first time. Under torch.compile and CUDA graphs transformers cannot see that a batch is not packed or
 padded, and makes a mask: call the model there with its cache (use_cache=True, the default), and without attention_mask where nothing is padded.

@@ -33,6 +33,7 @@ class PackedTest(unittest.TestCase):
         yield "llama", config(transformers.LlamaConfig)
         yield "mistral", config(transformers.MistralConfig, sliding_window=8)
         yield "gemma2", config(transformers.Gemma2Config, head_dim=16, sliding_window=8, attn_logit_softcapping=20.0)
+        yield "gemma3", config(transformers.Gemma3TextConfig, head_dim=16, sliding_window=8, query_pre_attn_scalar=16, layer_types=["sliding_attention", "full_attention"])
 
     def both(self, model, run):
         """By flashcore, where nothing may go to PyTorch, and by "eager"."""

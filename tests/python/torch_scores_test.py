@@ -136,7 +136,7 @@ class ScoresTest(unittest.TestCase):
 
 
 class ModelsTest(unittest.TestCase):
-    """Gemma 2 (softcap and windows) and gpt-oss (sinks and windows), small ones, against the models' own eager attention."""
+    """Gemma 2 (softcap and windows), Gemma 3 (local layers with windows, global ones without) and gpt-oss (sinks and windows), small ones, against the models' own eager attention."""
 
     def models(self):
         import transformers
@@ -146,8 +146,9 @@ class ModelsTest(unittest.TestCase):
         shape = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
                      vocab_size=100, max_position_embeddings=128, sliding_window=8, pad_token_id=0)  # fmt: skip
         gemma = transformers.Gemma2Config(**shape, attn_logit_softcapping=2.0, query_pre_attn_scalar=16)
+        gemma3 = transformers.Gemma3TextConfig(**shape, query_pre_attn_scalar=16, layer_types=["sliding_attention", "full_attention"])
         oss = transformers.GptOssConfig(**shape, num_local_experts=2, num_experts_per_tok=1)
-        for config in (gemma, oss):
+        for config in (gemma, gemma3, oss):
             torch.manual_seed(0)
             yield transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
 
