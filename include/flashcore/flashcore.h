@@ -389,11 +389,14 @@ typedef struct fc_append_kind {
   /* FC_CACHE_AS_K: the caches are of dtype. FC_E4M3, FC_E5M2, FC_INT8 or FC_INT4 beside a dtype of 16 or 32 bits: a
    * quantised cache. Each element is divided by its factor, rounded to the nearest (ties to even), and saturates */
   int32_t cache_dtype;
+  /* 1: of a quantised cache, what saturates is counted (fc_append_operands.saturated). Since ABI version 14: a
+   * struct_size without it is accepted */
+  int32_t counts_saturated;
 } fc_append_kind;
 
 enum { FC_CACHE_AS_K = -1 };
 #define FC_APPEND_KIND_INIT \
-  { (uint32_t)sizeof(fc_append_kind), FC_FP16, FC_ROTARY_NONE, FC_FP32, FC_CACHE_AS_K }
+  { (uint32_t)sizeof(fc_append_kind), FC_FP16, FC_ROTARY_NONE, FC_FP32, FC_CACHE_AS_K, 0 }
 
 /* One launch. Start from FC_APPEND_OPERANDS_INIT. The elements of a row are adjacent; strides count elements and none
  * of an output is negative on a GPU. What is null is not there. */
@@ -456,13 +459,18 @@ typedef struct fc_append_operands {
    * largest finite magnitude of the row over the largest number of the cache's type, but at least 2^-126; 1 for a row
    * without a finite number. Since ABI version 10: a struct_size without the two is accepted */
   float *new_descale_k, *new_descale_v;
+  /* With counts_saturated: [2], of k and v. The number of elements that saturated is added to it: those whose quotient,
+   * rounded to the nearest, ties to even, would be past the type's largest number if the type went on, infinities too,
+   * but not NaN. So of e4m3 464 is 448 and does not count. 8 bytes aligned. Since ABI version 14: a struct_size without
+   * it is accepted */
+  uint64_t* saturated;
 } fc_append_operands;
 
 #define FC_APPEND_OPERANDS_INIT                                                                                 \
   {                                                                                                             \
     (uint32_t)sizeof(fc_append_operands), 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, NULL, NULL, \
         {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, 0, 0, NULL, NULL,  \
-        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, NULL, NULL, FC_SCALING_USUAL, 0, NULL, NULL                     \
+        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, NULL, NULL, FC_SCALING_USUAL, 0, NULL, NULL, NULL               \
   }
 
 /* Compiles and loads the kernel, or finds it. As fc_plan_create it may be done during a capture. */
@@ -519,10 +527,13 @@ typedef struct fc_quantize_kind {
   uint32_t struct_size; /* sizeof(fc_quantize_kind); FC_QUANTIZE_KIND_INIT sets it */
   int32_t dtype;        /* fc_dtype of q, k and v: FC_FP32, FC_FP16 or FC_BF16 */
   int32_t code_dtype;   /* FC_E4M3 or FC_E5M2 */
+  /* 1: what saturates is counted (fc_quantize_operands.saturated). Since ABI version 14: a struct_size without it is
+   * accepted */
+  int32_t counts_saturated;
 } fc_quantize_kind;
 
 #define FC_QUANTIZE_KIND_INIT \
-  { (uint32_t)sizeof(fc_quantize_kind), FC_FP16, FC_E4M3 }
+  { (uint32_t)sizeof(fc_quantize_kind), FC_FP16, FC_E4M3, 0 }
 
 /* One launch. Start from FC_QUANTIZE_OPERANDS_INIT. The elements of a row are adjacent; strides count elements, and
  * none is negative on a GPU. The fastest kernel needs a head_dim and head_dim_v that are multiples of 16, addresses and
@@ -551,12 +562,23 @@ typedef struct fc_quantize_operands {
    * there are written as zeros */
   int32_t v_layout;
   uint64_t seed; /* of the signs of hadamard */
+  /* 1: the factors are given, and read: those of the step before, say (FC_AMAX_HEAD). The largest magnitudes are not
+   * looked for, so that q, k and v are read once. Not with FC_SCALING_TOKEN. On the CPU a factor that is zero,
+   * negative, NaN or infinite is refused; on a GPU nobody looks. 0: they are written. Since ABI version 14, like the
+   * next two fields: a struct_size without the three is accepted */
+  int32_t has_factors;
+  int32_t unused; /* padding */
+  /* With counts_saturated: [3], of q, k and v. The number of elements that saturated is added to it, as to
+   * fc_append_operands.saturated. Beside factors that are made of the largest finite magnitudes only infinities do, and
+   * beside given ones all that is past the range */
+  uint64_t* saturated;
 } fc_quantize_operands;
 
-#define FC_QUANTIZE_OPERANDS_INIT                                                                                      \
-  {                                                                                                                    \
-    (uint32_t)sizeof(fc_quantize_operands), FC_SCALING_TENSOR, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, {0, 0, 0},       \
-        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, NULL, 0, FC_V_ND, 0 \
+#define FC_QUANTIZE_OPERANDS_INIT                                                                                    \
+  {                                                                                                                  \
+    (uint32_t)sizeof(fc_quantize_operands), FC_SCALING_TENSOR, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, {0, 0, 0},     \
+        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, NULL, 0, FC_V_ND, \
+        0, 0, 0, NULL                                                                                                \
   }
 
 /* Compiles and loads the kernels, or finds them. As fc_plan_create it may be done during a capture. */

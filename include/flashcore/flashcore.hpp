@@ -391,14 +391,16 @@ class Plan {
 /// shapes. One serves launches of any sizes, from any number of threads.
 class Append {
  public:
-  /// `rotary_dtype`: of cos and sin, FC_FP32, FC_FP16 or FC_BF16. `cache_dtype`: of a quantised cache.
+  /// `rotary_dtype`: of cos and sin, FC_FP32, FC_FP16 or FC_BF16. `cache_dtype`: of a quantised cache, of which
+  /// `counts_saturated` counts what saturates.
   Append(const Context& context, fc_dtype dtype, fc_rotary rotary = FC_ROTARY_NONE, fc_dtype rotary_dtype = FC_FP32,
-         std::optional<fc_dtype> cache_dtype = {}) {
+         std::optional<fc_dtype> cache_dtype = {}, bool counts_saturated = false) {
     fc_append_kind kind = FC_APPEND_KIND_INIT;
     kind.dtype = dtype;
     kind.rotary = rotary;
     kind.rotary_dtype = rotary_dtype;
     if (cache_dtype) kind.cache_dtype = *cache_dtype;
+    kind.counts_saturated = counts_saturated ? 1 : 0;
     fc_append handle = nullptr;
     detail::check(fc_append_create(context.get(), &kind, &handle));
     owner_ = Handle(handle);
@@ -443,10 +445,12 @@ class Csr {
 class Quantize {
  public:
   /// `dtype`: of q, k and v, FC_FP32, FC_FP16 or FC_BF16. `code_dtype`: FC_E4M3 or FC_E5M2.
-  Quantize(const Context& context, fc_dtype dtype, fc_dtype code_dtype = FC_E4M3) {
+  /// `counts_saturated`: what saturates is counted.
+  Quantize(const Context& context, fc_dtype dtype, fc_dtype code_dtype = FC_E4M3, bool counts_saturated = false) {
     fc_quantize_kind kind = FC_QUANTIZE_KIND_INIT;
     kind.dtype = dtype;
     kind.code_dtype = code_dtype;
+    kind.counts_saturated = counts_saturated ? 1 : 0;
     fc_quantize handle = nullptr;
     detail::check(fc_quantize_create(context.get(), &kind, &handle));
     owner_ = Handle(handle);

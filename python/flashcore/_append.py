@@ -13,9 +13,9 @@ _CACHE_AS_K = -1
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
 
 
-def _kind(dtype: str, cache: str, rotary: int, table: str) -> AppendKind:
+def _kind(dtype: str, cache: str, rotary: int, table: str, counts: bool) -> AppendKind:
     return AppendKind(dtype=_plan.DTYPES[dtype], rotary=rotary, rotary_dtype=_plan.DTYPES[table],
-                      cache_dtype=_CACHE_AS_K if cache == dtype else _plan.DTYPES[cache])  # fmt: skip
+                      cache_dtype=_CACHE_AS_K if cache == dtype else _plan.DTYPES[cache], counts_saturated=int(counts))  # fmt: skip
 
 
 class _Call:
@@ -148,10 +148,21 @@ class _Call:
         elif found.addresses:
             _, self.operands.descale_k, self.operands.descale_v = found.addresses
 
+    def count_saturated(self, x: Any) -> None:
+        if x is None:
+            return
+        if self.k.dtype == self.k_cache.dtype:
+            raise Error(f"saturated is given and k is {self.k.dtype} as its cache; leave it out: such rows are copied as they are")
+        found = _factors.contiguous_beside(_arrays.output(x, "saturated", self.stream), "saturated", self.k)
+        if found.shape != (2,):
+            raise Error(f"saturated has shape {found.shape}; give int64 (2,), of k and of v")
+        self.keep.append(found)
+        self.operands.saturated = found.address
+
     def launch(self, rotary: tuple[int, str], written: tuple[Any, ...]) -> None:
         number = _arrays.current_stream(self.k) if self.stream is None else self.stream
         if self.operands.batch > 0:
-            _kernels.kernel("append", self.k.device, _kind, self.k.dtype, self.k_cache.dtype, *rotary).launch(self.operands, number)
+            _kernels.kernel("append", self.k.device, _kind, self.k.dtype, self.k_cache.dtype, *rotary, self.operands.saturated != 0).launch(self.operands, number)
         for x in written:
             if x is not None:
                 _arrays.note_written(x)
@@ -162,7 +173,7 @@ class _Call:
 def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, block_table: Any = None, layout: str = "NHD", cu_seqlens_new: Any = None,
            rotary_cos: Any = None, rotary_sin: Any = None, rotary_interleaved: bool = False, q: Any = None, q_out: Any = None, cu_seqlens_q: Any = None,
            q_at_length: bool = False, new_seqlens: Any = None, refused: Any = None, stream: int | None = None, descale_k: Any = None,
-           descale_v: Any = None, kv_dtype: str | None = None) -> Any:  # fmt: skip
+           descale_v: Any = None, kv_dtype: str | None = None, saturated: Any = None) -> Any:  # fmt: skip
     """Writes the new keys and values of each sequence behind those that it has in a cache, and turns K and Q by rotary position embedding
     on the way where asked. One kernel, a step of its own before attention.
 
@@ -201,6 +212,9 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
             type, at least 2^-126; 1 for a row without a finite number.
         kv_dtype: "int4": the caches are uint8 [..., head_dim / 2] with two elements a byte, as of `attention`. With cos and sin, and without
             rotary_interleaved, rotary_dim is a multiple of 4 then.
+        saturated: int64 [2], of a quantised cache: to it is added how many elements of k and of v saturated. That are those which rounding to the
+            nearest would take past the type's largest number, infinities too, but not NaN. Beside the factors of keys, which are written,
+            only infinities do.
 
     Returns:
         The turned q, or None without q. Nothing is written for a row whose sequence has a negative length, no place in its row of the table,
@@ -237,8 +251,9 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
     call.factors(descale_k, descale_v)
     o.new_seqlens = call.int32s(new_seqlens, "new_seqlens", batch, written=True)
     o.refused = call.int32s(refused, "refused", 1, written=True)
+    call.count_saturated(saturated)
     new_factors = (descale_k, descale_v) if o.scaling == _factors.TOKEN else ()
-    call.launch(rotary, (k_cache, v_cache, turned, new_seqlens, refused, *new_factors))
+    call.launch(rotary, (k_cache, v_cache, turned, new_seqlens, refused, saturated, *new_factors))
     return turned
 
 

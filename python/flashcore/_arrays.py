@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 from ._library import Error
 
-ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int8": 1, "int4": 1, "int32": 4, "bool": 1}
+ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int8": 1, "int4": 1, "int32": 4, "int64": 8, "bool": 1}
 _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "int8"}
 _CACHE_ROLES = ("k", "v", "k_cache", "v_cache")  # which may be int8
 # Arrays of lengths and pages; all others are of floats.
 _INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "block_table", "indptr", "indices", "last_page_len",
                 "cache_seqlens", "cu_seqlens_new", "new_seqlens", "refused", "row_sequences", "row_positions", "table_starts")  # fmt: skip
+_WHOLE_ROLES = {**dict.fromkeys(_INT32_ROLES, "int32"), "saturated": "int64"}
+_WHOLE_FORMATS = {"int32": "i", "int64": "q"}  # of a memoryview
 # Arrays that a score or mask function reads, or that become one; and those that kernels read as they lie.
 _FACTOR_ROLES = ("descale_q", "descale_k", "descale_v")  # for which a number will do
 _FUNCTION_ROLES = {"bias": ("float32",), "mask": ("bool",), "prefix": ("int32",), "documents": ("int32",), "document_boundaries": ("int32",),
@@ -32,7 +34,7 @@ class View(NamedTuple):
 
     framework: str  # "torch" | "numpy" | "cupy" | "jax" | "buffer" | "dlpack"
     device: str  # "cpu" | "cuda:N"
-    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2" | "int8" | "int4" | "int32" | "bool"
+    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2" | "int8" | "int4" | "int32" | "int64" | "bool"
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     address: int  # of the element whose indices are all 0; a negative stride reaches below it
@@ -52,10 +54,11 @@ def _dtype(name: str, role: str) -> str:
             number = "a number, or an array of " if role in _FACTOR_ROLES else ""
             raise Error(f"{role} is of dtype {name}; give {number}{' or '.join(wanted)}")
         return _FUNCTION_NAMES[name.split(".")[-1]]
-    if role in _INT32_ROLES:
-        if name.split(".")[-1] != "int32":
-            raise Error(f"{role} is of dtype {name}; give int32")
-        return "int32"
+    whole = _WHOLE_ROLES.get(role)
+    if whole:
+        if name.split(".")[-1] != whole:
+            raise Error(f"{role} is of dtype {name}; give {whole}")
+        return whole
     found = _NAMES.get(name.split(".")[-1])
     if found is None or (found == "int8" and role not in _CACHE_ROLES):
         packed = "; with kv_dtype='int4' it is two int4 a byte" if name == "uint8" and role in _CACHE_ROLES else ""
@@ -146,7 +149,8 @@ _PYBUF_FULL_RO = 0x11C
 def _of_buffer(x: memoryview, role: str) -> View:
     """Python's own arrays: memoryview(array.array("f", ...)).cast("B").cast("f", shape), "e" for float16."""
     try:
-        formats = {"i": "int32"} if role in _INT32_ROLES else {"f": "fp32", "e": "fp16"}
+        whole = _WHOLE_ROLES.get(role)
+        formats = {_WHOLE_FORMATS[whole]: whole} if whole else {"f": "fp32", "e": "fp16"}
         wanted = _function_dtypes(role)
         if wanted:
             formats = {code: _FUNCTION_NAMES[name] for code, name in (("f", "float32"), ("i", "int32"), ("?", "bool")) if name in wanted}
@@ -154,7 +158,7 @@ def _of_buffer(x: memoryview, role: str) -> View:
     except ValueError as error:
         raise Error(f"{role} is a memoryview that cannot be read: {error}") from error
     if dtype is None:
-        use = "'i' (int32)" if role in _INT32_ROLES else "'f' (float32) or 'e' (float16)"
+        use = f"{_WHOLE_FORMATS[whole]!r} ({whole})" if whole else "'f' (float32) or 'e' (float16)"
         if wanted:
             use = " or ".join(repr(code) for code in formats)
         raise Error(f"{role} is a memoryview of format {x.format!r}; use {use}")
@@ -233,10 +237,11 @@ def _of_dlpack(x: Any, role: str, stream: int | None) -> View:
         dtype = {(2, 32): "fp32", (0, 32): "int32", (6, 8): "bool"}.get(kind_and_bits)
         if dtype not in [_FUNCTION_NAMES[name] for name in wanted] or tensor.lanes != 1:
             raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); give {' or '.join(wanted)}")
-    if role in _INT32_ROLES:
-        if kind_and_bits != (0, 32) or tensor.lanes != 1:
-            raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); give int32")
-        dtype = "int32"
+    whole = _WHOLE_ROLES.get(role)
+    if whole:
+        if kind_and_bits != (0, 8 * ITEM_BYTES[whole]) or tensor.lanes != 1:
+            raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); give {whole}")
+        dtype = whole
     if dtype is None or tensor.lanes != 1 or (dtype == "int8" and role not in _CACHE_ROLES):
         raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); use {_usual_dtypes(role)}")
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))

@@ -94,7 +94,7 @@ class AppendKind(ctypes.Structure):
     """fc_append_kind, field by field as in flashcore.h."""
 
     _fields_ = [("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("rotary", ctypes.c_int32), ("rotary_dtype", ctypes.c_int32),
-                ("cache_dtype", ctypes.c_int32)]  # fmt: skip
+                ("cache_dtype", ctypes.c_int32), ("counts_saturated", ctypes.c_int32)]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(AppendKind), **fields)
@@ -114,7 +114,7 @@ class AppendOperands(ctypes.Structure):
         ("heads_q", ctypes.c_int64), ("rows_q", ctypes.c_int64), ("q", ctypes.c_size_t), ("q_out", ctypes.c_size_t), ("q_strides", Strides),
         ("q_out_strides", Strides), ("cu_seqlens_q", ctypes.c_size_t), ("new_seqlens", ctypes.c_size_t), ("refused", ctypes.c_size_t),
         ("descale_k", ctypes.c_size_t), ("descale_v", ctypes.c_size_t), ("scaling", ctypes.c_int32), ("unused_scaling", ctypes.c_int32),
-        ("new_descale_k", ctypes.c_size_t), ("new_descale_v", ctypes.c_size_t),
+        ("new_descale_k", ctypes.c_size_t), ("new_descale_v", ctypes.c_size_t), ("saturated", ctypes.c_size_t),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
@@ -128,7 +128,7 @@ class AppendOperands(ctypes.Structure):
 class QuantizeKind(ctypes.Structure):
     """fc_quantize_kind, field by field as in flashcore.h."""
 
-    _fields_ = [("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("code_dtype", ctypes.c_int32)]
+    _fields_ = [("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("code_dtype", ctypes.c_int32), ("counts_saturated", ctypes.c_int32)]
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(QuantizeKind), **fields)
@@ -144,7 +144,8 @@ class QuantizeOperands(ctypes.Structure):
         ("k_strides", Strides), ("v_strides", Strides), ("q_codes", ctypes.c_size_t), ("k_codes", ctypes.c_size_t), ("v_codes", ctypes.c_size_t),
         ("q_codes_strides", Strides), ("k_codes_strides", Strides), ("v_codes_strides", Strides), ("descale_q", ctypes.c_size_t),
         ("descale_k", ctypes.c_size_t), ("descale_v", ctypes.c_size_t), ("k_mean", ctypes.c_size_t), ("hadamard", ctypes.c_int32),
-        ("v_layout", ctypes.c_int32), ("seed", ctypes.c_uint64),
+        ("v_layout", ctypes.c_int32), ("seed", ctypes.c_uint64), ("has_factors", ctypes.c_int32), ("unused", ctypes.c_int32),
+        ("saturated", ctypes.c_size_t),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import sys
 from typing import Any, NamedTuple
@@ -44,8 +45,8 @@ class Quantized(NamedTuple):
         return {"descale_q": self.descale_q, "descale_k": self.descale_k, "descale_v": self.descale_v}
 
 
-def _kind(dtype: str, code: str) -> QuantizeKind:
-    return QuantizeKind(dtype=_plan.DTYPES[dtype], code_dtype=_plan.DTYPES[code])
+def _kind(dtype: str, code: str, counts: bool) -> QuantizeKind:
+    return QuantizeKind(dtype=_plan.DTYPES[dtype], code_dtype=_plan.DTYPES[code], counts_saturated=int(counts))
 
 
 def _read(role: str, x: Any) -> View:
@@ -112,6 +113,28 @@ class _Call:
         o.v_layout, o.v_codes, o.v_codes_strides = 1, found.address, Strides(*found.strides[:3])
         return padded[..., : o.seqlen_kv]
 
+    def given_factor(self, role: str, x: Any, shape: tuple[int, ...]) -> Any:
+        """x itself, or an array of a number."""
+        name = f"descale_{role}"
+        if isinstance(x, numbers.Real) and not isinstance(x, bool):
+            if shape != (1,):
+                raise Error(f"{name} is a number; give float32 {shape}, or scaling='tensor'")
+            address, _ = _factors._of_number(x, name, self.q)  # looks at it
+            made = _empty(self.q, shape, "fp32")
+            made[...] = x
+            x = made
+        found = _factors.float_array(x, name, self.q, None)
+        if found.shape != shape and (found.shape, shape) != ((), (1,)):
+            raise Error(f"{name} has shape {found.shape}; give {shape}, as scaling says")
+        setattr(self.operands, name, found.address)
+        return x
+
+    def count_saturated(self, x: Any) -> None:
+        found = _factors.contiguous_beside(_arrays.output(x, "saturated"), "saturated", self.q)
+        if found.shape != (3,):
+            raise Error(f"saturated has shape {found.shape}; give int64 (3,), of q, k and v")
+        self.operands.saturated = found.address
+
     def floats(self, field: str, shape: tuple[int, ...]) -> Any:
         made = _empty(self.q, shape, "fp32")
         setattr(self.operands, field, _arrays.view(made, field).address)
@@ -119,7 +142,8 @@ class _Call:
 
 
 def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e4m3", smooth_k: bool = False, hadamard: bool = False,
-             seed: int = 0, layout: str = "bhsd", v_layout: str = "nd") -> Quantized:  # fmt: skip
+             seed: int = 0, layout: str = "bhsd", v_layout: str = "nd", descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
+             saturated: Any = None) -> Quantized:  # fmt: skip
     """q, k and v as 8-bit floats, scaled so that the largest finite magnitude is the largest of the type.
 
     A step of its own before attention, on the device of the arrays and in float32. It saturates, and keeps NaN. Nothing is read on the host,
@@ -137,6 +161,11 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         layout: "bhsd" or "bshd".
         v_layout: "nd", or "dn": v as [batch, heads_kv, head_dim_v, seqlen_kv], for `attention(v_layout="dn")`. Its columns lie a multiple of 16
             elements apart, with zeros between.
+        descale_q, descale_k, descale_v: factors that are there already, those of the step before, say, in the shapes that scaling says; or
+            numbers with scaling="tensor". All three or none, and not with "token". The largest magnitudes are not looked for then, so that
+            the arrays are read once.
+        saturated: int64 [3]: to it is added how many elements of q, k and v saturated. That are those which rounding to the nearest would take
+            past the type's largest number, infinities too, but not NaN. Beside factors that quantize makes only infinities do.
 
     Returns:
         Quantized, of the arrays' framework and device.
@@ -162,13 +191,26 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
     call = _Call(q, k, v, layout)
     o = call.operands
     o.scaling, o.hadamard, o.seed = _SCALINGS[scaling], int(hadamard), seed_bits
+    given = (descale_q, descale_k, descale_v)
+    if any(x is not None for x in given):
+        if any(x is None for x in given):
+            missing = next(role for role, x in zip("qkv", given) if x is None)
+            raise Error(f"descale_{missing} is not given and others are; give all three, or none")
+        if scaling == "token":
+            raise Error("factors are given and scaling is 'token', whose factors are found on the way; use 'tensor' or 'head'")
+        o.has_factors = 1
+    if saturated is not None:
+        call.count_saturated(saturated)
     codes = [call.codes(role, x, dtype) for role, x in (("q", call.q), ("k", call.k))]
     codes.append(call.transposed_codes(dtype) if v_layout == "dn" else call.codes("v", call.v, dtype))
     of_heads = (1,) if scaling == "tensor" else (o.batch, o.heads_kv)
     of_q, of_k = ((o.batch, o.heads_q, o.seqlen_q), (o.batch, o.heads_kv, o.seqlen_kv)) if scaling == "token" else (of_heads, of_heads)
-    descales = [call.floats(f"descale_{role}", shape) for role, shape in (("q", of_q), ("k", of_k), ("v", of_heads))]
+    shapes = zip("qkv", given, (of_q, of_k, of_heads))
+    descales = [call.floats(f"descale_{role}", shape) if x is None else call.given_factor(role, x, shape) for role, x, shape in shapes]
     k_mean = None
     if smooth_k and o.seqlen_kv:
         k_mean = call.floats("k_mean", (o.batch, o.heads_kv, 1, o.head_dim) if layout == "bhsd" else (o.batch, 1, o.heads_kv, o.head_dim))
-    _kernels.kernel("quantize", call.q.device, _kind, call.q.dtype, dtype).launch(o, _arrays.current_stream(call.q))
+    _kernels.kernel("quantize", call.q.device, _kind, call.q.dtype, dtype, saturated is not None).launch(o, _arrays.current_stream(call.q))
+    if saturated is not None:
+        _arrays.note_written(saturated)
     return Quantized(*codes, *descales, k_mean)

@@ -24,7 +24,8 @@ constexpr std::int64_t kMostColumns = 1 << 20;
 constexpr std::int64_t kMostKeys = std::int64_t{1} << 40;  // of a pool
 
 append::Kind read_kind(const fc_append_kind* given) {
-  const fc_append_kind kind = whole_struct(given, fc_append_kind FC_APPEND_KIND_INIT, "fc_append_kind");
+  const fc_append_kind kind = whole_struct(given, fc_append_kind FC_APPEND_KIND_INIT, "fc_append_kind",
+                                           {offsetof(fc_append_kind, counts_saturated)});
   if (kind.dtype < FC_FP32 || kind.dtype > FC_INT8)
     throw_bad_input("dtype is {}; use FC_FP32 (0), FC_FP16 (1), FC_BF16 (2), FC_E4M3 (3), FC_E5M2 (4) or FC_INT8 (5)",
                     kind.dtype);
@@ -55,6 +56,13 @@ append::Kind read_kind(const fc_append_kind* given) {
       throw_bad_input("cache_dtype is {} and dtype has 8 bits; use FC_CACHE_AS_K: such rows are copied as they are",
                       kind.cache_dtype);
   }
+  if (kind.counts_saturated != 0 && kind.counts_saturated != 1)
+    throw_bad_input("counts_saturated is {}; use 0 or 1", kind.counts_saturated);
+  read.counts = kind.counts_saturated == 1;
+  if (read.counts && read.cache == CacheElement::kAsQ)
+    throw_bad_input(
+        "counts_saturated is 1 and the caches are of dtype, whose rows are copied as they are; use 0, or the "
+        "cache_dtype of a quantised cache");
   if (read.rotary != append::Rotary::kNone && is_8bit(read.element))
     throw_bad_input("rotary is {} and dtype has 8 bits; turn k before it is scaled to 8 bits", kind.rotary);
   return read;
@@ -68,6 +76,7 @@ class Reader {
     sizes();
     caches();
     factors();
+    params_.saturated = checks_.counts("saturated", given_.saturated, 2, kind_.counts);
     lengths();
     table();
     rotary();
@@ -294,8 +303,9 @@ Append::Append(std::shared_ptr<Context> context, const fc_append_kind* given)
 }
 
 void Append::launch(const fc_append_operands* given, void* stream) const {
-  const fc_append_operands whole = whole_struct(given, fc_append_operands FC_APPEND_OPERANDS_INIT, "fc_append_operands",
-                                                offsetof(fc_append_operands, new_descale_k));
+  const fc_append_operands whole =
+      whole_struct(given, fc_append_operands FC_APPEND_OPERANDS_INIT, "fc_append_operands",
+                   {offsetof(fc_append_operands, new_descale_k), offsetof(fc_append_operands, saturated)});
   const Reader reader(*context_, kind_, whole);
   if (context_->on_cpu()) {
     if (stream) throw_bad_input("a stream was given, and the CPU has none; give null");

@@ -72,6 +72,15 @@ void OperandChecks::array(const char* name, const void* at, std::int64_t count, 
   memory(name, at, Footprint({1, 1, 1, bytes, bytes, bytes, bytes}, 1), written);
 }
 
+unsigned* OperandChecks::counts(const char* name, std::uint64_t* at, std::int64_t count, bool wanted) {
+  if (!wanted) {
+    if (at) throw_bad_input("{} is given, and this handle was made with counts_saturated 0; give null", name);
+    return nullptr;
+  }
+  array(name, at, count, sizeof(std::uint64_t), true);
+  return reinterpret_cast<unsigned*>(at);
+}
+
 void OperandChecks::memory(const char* name, const void* at, const Footprint& footprint, bool written) {
   allocations().check(name, at, footprint.low, footprint.high);
   FC_CHECK(count_ < tensors_.size());

@@ -1,9 +1,11 @@
 #pragma once
 // What launches with operands of their own (append, quantise) ask of each tensor before anything is enqueued.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 
 #include "api/context.h"
@@ -14,13 +16,14 @@
 
 namespace flashcore::api {
 
-// `least`: the size that callers of an older header have.
+// `older`: sizes that callers of older headers have.
 template <class Struct>
-Struct whole_struct(const Struct* given, Struct initial, const char* name, std::size_t least = sizeof(Struct)) {
+Struct whole_struct(const Struct* given, Struct initial, const char* name,
+                    std::initializer_list<std::size_t> older = {}) {
   if (!given) throw_bad_input("the {} is null; start from {}", name, name);
   std::uint32_t size = 0;
   std::memcpy(&size, given, sizeof(size));
-  if (size != sizeof(Struct) && size != least)
+  if (size != sizeof(Struct) && std::find(older.begin(), older.end(), size) == older.end())
     throw_bad_input(
         "{}.struct_size is {}, and this library (ABI version {}) knows {}: start from the INIT macro, or use the "
         "library that belongs to the header",
@@ -45,6 +48,8 @@ class OperandChecks {
   void tensor(const char* name, const void* at, const TensorLayout& layout, DType dtype, bool written);
   // Elements that lie one after another.
   void array(const char* name, const void* at, std::int64_t count, std::int64_t element_bytes, bool written);
+  // Counts of 64 bits that are added to, in the words that kernels take; null where nobody counts.
+  unsigned* counts(const char* name, std::uint64_t* at, std::int64_t count, bool wanted);
   void memory(const char* name, const void* at, const Footprint& footprint, bool written);
   // The last one that came is written after all.
   void last_is_written() { tensors_[count_ - 1].written = true; }

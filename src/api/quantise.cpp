@@ -1,5 +1,7 @@
 #include "api/quantise.h"
 
+#include <cmath>
+#include <cstddef>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -17,20 +19,25 @@ namespace {
 constexpr std::int64_t kMostNumbered = std::numeric_limits<std::int32_t>::max();
 
 quantise::Kind read_quantise_kind(const fc_quantize_kind* given) {
-  const fc_quantize_kind kind = whole_struct(given, fc_quantize_kind FC_QUANTIZE_KIND_INIT, "fc_quantize_kind");
+  const fc_quantize_kind kind = whole_struct(given, fc_quantize_kind FC_QUANTIZE_KIND_INIT, "fc_quantize_kind",
+                                             {offsetof(fc_quantize_kind, counts_saturated)});
   if (kind.dtype < FC_FP32 || kind.dtype > FC_BF16)
     throw_bad_input("dtype is {}; use FC_FP32 (0), FC_FP16 (1) or FC_BF16 (2)", kind.dtype);
   if (kind.code_dtype != FC_E4M3 && kind.code_dtype != FC_E5M2)
     throw_bad_input("code_dtype is {}; use FC_E4M3 (3) or FC_E5M2 (4)", kind.code_dtype);
-  return {static_cast<Element>(kind.dtype), static_cast<Element>(kind.code_dtype)};
+  if (kind.counts_saturated != 0 && kind.counts_saturated != 1)
+    throw_bad_input("counts_saturated is {}; use 0 or 1", kind.counts_saturated);
+  return {static_cast<Element>(kind.dtype), static_cast<Element>(kind.code_dtype), kind.counts_saturated == 1};
 }
 
 // A launch's operands, checked and in the form that kernels take.
 class QuantiseReader {
  public:
   QuantiseReader(const Context& context, const quantise::Kind& kind, const fc_quantize_operands& given)
-      : kind_(kind), given_(given), checks_(context), params_(quantise::params_of(sizes())) {
+      : context_(context), kind_(kind), given_(given), checks_(context), params_(quantise::params_of(sizes())) {
     const fc_quantize_operands& g = given_;
+    params_.has_factors = g.has_factors;
+    params_.saturated = checks_.counts("saturated", g.saturated, 3, kind_.counts);
     tensor(params_.q, {"q", "q_codes", "descale_q"}, g.q, g.q_strides, g.q_codes, g.q_codes_strides, g.descale_q);
     tensor(params_.k, {"k", "k_codes", "descale_k"}, g.k, g.k_strides, g.k_codes, g.k_codes_strides, g.descale_k);
     params_.is_transposed = g.v_layout == FC_V_DN;
@@ -56,6 +63,9 @@ class QuantiseReader {
                       g.scaling);
     if (g.v_layout != FC_V_ND && g.v_layout != FC_V_DN)
       throw_bad_input("v_layout is {}; use FC_V_ND (0) or FC_V_DN (1)", g.v_layout);
+    if (g.has_factors != 0 && g.has_factors != 1) throw_bad_input("has_factors is {}; use 0 or 1", g.has_factors);
+    if (g.has_factors == 1 && g.scaling == FC_SCALING_TOKEN)
+      throw_bad_input("has_factors is 1 and scaling is FC_SCALING_TOKEN, whose factors are found on the way; use 0");
     if (g.hadamard != 0 && g.hadamard != 1) throw_bad_input("hadamard is {}; use 0 or 1", g.hadamard);
     quantise::Sizes all;
     all.batch = checks_.whole("batch", g.batch, 0);
@@ -93,7 +103,9 @@ class QuantiseReader {
     x.from_stride = {f.batch, f.head, f.row}, x.to_stride = {t.batch, t.head, t.row};
     checks_.tensor(names.x, from, {batch, x.heads, x.seqlen, x.dim, f.batch, f.head, f.row},
                    static_cast<DType>(kind_.element), false);
-    checks_.array(names.factors, factors, quantise::factors_of(x), sizeof(float), true);
+    const int count = quantise::factors_of(x);
+    checks_.array(names.factors, factors, count, sizeof(float), !params_.has_factors);
+    if (params_.has_factors && context_.on_cpu()) check_factors(names.factors, factors, count);
     TensorLayout codes{batch, x.heads, x.seqlen, x.dim, t.batch, t.head, t.row};
     if (&x == &params_.v && params_.is_transposed && x.seqlen > 0) {
       codes.rows = x.dim, codes.columns = quantise::round_up_keys(x.seqlen);
@@ -109,6 +121,13 @@ class QuantiseReader {
     checks_.tensor(names.codes, to, codes, static_cast<DType>(kind_.code), true);
   }
 
+  static void check_factors(const char* name, const float* factors, int count) {
+    for (int i = 0; i < count; ++i)
+      if (!(factors[i] > 0) || std::isinf(factors[i]))
+        throw_bad_input("{} has {} at {}; factors are positive and finite", name, factors[i], i);
+  }
+
+  const Context& context_;
   const quantise::Kind& kind_;
   const fc_quantize_operands& given_;
   OperandChecks checks_;
@@ -126,7 +145,8 @@ Quantise::Quantise(std::shared_ptr<Context> context, const fc_quantize_kind* giv
 
 void Quantise::launch(const fc_quantize_operands* given, void* stream) const {
   const fc_quantize_operands whole =
-      whole_struct(given, fc_quantize_operands FC_QUANTIZE_OPERANDS_INIT, "fc_quantize_operands");
+      whole_struct(given, fc_quantize_operands FC_QUANTIZE_OPERANDS_INIT, "fc_quantize_operands",
+                   {offsetof(fc_quantize_operands, has_factors)});
   QuantiseReader reader(*context_, kind_, whole);
   if (context_->on_cpu()) {
     if (stream) throw_bad_input("a stream was given, and the CPU has none; give null");

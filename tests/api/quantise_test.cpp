@@ -151,6 +151,22 @@ TEST_F(QuantiseTest, NanInfinityAndZeros) {
   expect_right(tiny);
 }
 
+// Of callers built with the header of ABI version 13, whose structs end before the counts.
+TEST_F(QuantiseTest, StructsOfAnOlderHeader) {
+  fc_quantize_kind kind = FC_QUANTIZE_KIND_INIT;
+  kind.struct_size = offsetof(fc_quantize_kind, counts_saturated);
+  kind.counts_saturated = 77;  // memory of somebody else
+  fc_quantize handle = nullptr;
+  ASSERT_EQ(fc_quantize_create(cpu_.get(), &kind, &handle), FC_OK) << fc_last_error();
+  fc_quantize_operands o = FC_QUANTIZE_OPERANDS_INIT;
+  o.struct_size = offsetof(fc_quantize_operands, has_factors);
+  o.has_factors = 77, o.heads_q = o.heads_kv = o.head_dim = o.head_dim_v = 1;
+  float factors[3];
+  o.descale_q = factors, o.descale_k = factors + 1, o.descale_v = factors + 2;
+  EXPECT_EQ(fc_quantize_launch(handle, &o, nullptr), FC_OK) << fc_last_error();
+  EXPECT_EQ(fc_quantize_destroy(handle), FC_OK);
+}
+
 TEST_F(QuantiseTest, WhatIsRefused) {
   fc_quantize_kind kind = FC_QUANTIZE_KIND_INIT;
   fc_quantize handle = nullptr;
@@ -161,6 +177,9 @@ TEST_F(QuantiseTest, WhatIsRefused) {
   expect_refused(FC_ERROR_BAD_INPUT, "code_dtype is 5; use FC_E4M3 (3) or FC_E5M2 (4)", create);
   kind.struct_size = 3;
   expect_refused(FC_ERROR_BAD_INPUT, "fc_quantize_kind.struct_size is 3", create);
+
+  kind = FC_QUANTIZE_KIND_INIT, kind.counts_saturated = 2;
+  expect_refused(FC_ERROR_BAD_INPUT, "counts_saturated is 2; use 0 or 1", create);
 
   const Quantize quantize(cpu_, FC_FP32);
   std::vector<float> x(2 * 8 * 16, 1), factors(6), mean(64);
@@ -182,6 +201,16 @@ TEST_F(QuantiseTest, WhatIsRefused) {
     expect_refused(FC_ERROR_BAD_INPUT, words, [&] { quantize.launch(bad); });
   };
   using Operands = fc_quantize_operands;
+  std::uint64_t counts[3] = {};
+  refused("saturated is given, and this handle was made with counts_saturated 0; give null",
+          [&](Operands& o) { o.saturated = counts; });
+  refused("has_factors is 2; use 0 or 1", [](Operands& o) { o.has_factors = 2; });
+  refused("has_factors is 1 and scaling is FC_SCALING_TOKEN, whose factors are found on the way; use 0",
+          [](Operands& o) { o.has_factors = 1, o.scaling = FC_SCALING_TOKEN; });
+  refused("descale_q has inf at 0; factors are positive and finite", [](Operands& o) {
+    static float infinite = INFINITY;
+    o.has_factors = 1, o.descale_q = &infinite;
+  });
   refused("fc_quantize_operands.struct_size is 8", [](Operands& o) { o.struct_size = 8; });
   refused("scaling is 5; use FC_SCALING_TENSOR", [](Operands& o) { o.scaling = FC_SCALING_TOKEN + 1; });
   refused("v_layout is 2; use FC_V_ND (0)", [](Operands& o) { o.v_layout = 2; });

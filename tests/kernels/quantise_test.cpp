@@ -24,8 +24,11 @@ TEST(SpillQuantise, NoKernelOfAnyKindSpills) {
   } catch (const Error& error) {
     GTEST_SKIP() << error.what();
   }
-  const quantise::Kind kinds[] = {
-      {Element::kF16, Element::kE4M3}, {Element::kBF16, Element::kE5M2}, {Element::kF32, Element::kE4M3}};
+  const quantise::Kind kinds[] = {{Element::kF16, Element::kE4M3},
+                                  {Element::kBF16, Element::kE5M2},
+                                  {Element::kF32, Element::kE4M3},
+                                  {Element::kBF16, Element::kE4M3, true},
+                                  {Element::kF32, Element::kE5M2, true}};
   for (const std::string& arch : known_archs())
     for (const quantise::Kind& kind : kinds) {
       const Artifact artifact = compiler->compile(quantise::source_of(kind), device_sources(), arch);

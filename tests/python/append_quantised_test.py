@@ -106,6 +106,53 @@ class AppendQuantisedTest(unittest.TestCase):
 
         self.each(body)
 
+    def test_what_saturates_is_counted(self):
+        """Beside what a conversion that does not saturate makes of it; past 32 bits; refused rows count nothing."""
+
+        def overflows(rows, by, kind):
+            quotients = rows.astype("float32") / (by[:, None, :, None] if by.ndim == 2 else by)
+            if kind == numpy.int8:
+                return int((abs(numpy.round(quotients)) > 127).sum())
+            return int((~numpy.isfinite(quotients.astype(kind).astype("float32"))).sum())
+
+        def body(case):
+            first = numpy.array([2**32 - 5, 7])
+            counts = case.memory.place(first)
+            for by in (case.by_k, case.by_v):
+                by[...] = numpy.float32(2.0**-5 if case.kind == numpy.int8 else 2.0**-7)
+            case.v[0, 0, 0, :3] = [numpy.inf, -numpy.inf, 3.625 if case.kind != numpy.int8 else 3.984375]  # the last: 464, and 127.5
+            case.append(saturated=counts)
+            wanted = [overflows(rows, by, case.kind) for rows, by in ((case.k, case.by_k), (case.v, case.by_v))]
+            self.assertEqual((counts - first).tolist(), wanted)
+            self.assertGreaterEqual(wanted[1], 2)
+            refused = case.memory.place(numpy.int32([0]))
+            case.table[...] = -1
+            case.append(saturated=counts, refused=refused)
+            self.assertEqual(((counts - first).tolist(), refused[0]), (wanted, BATCH * ROWS))
+
+        self.each(body)
+
+        def with_factors_of_keys(case):
+            counts = case.memory.place(numpy.array([0, 0]))
+            case.k[0, 0, 0, :2] = [numpy.inf, numpy.nan]
+            case.append(saturated=counts)
+            self.assertEqual(counts.tolist(), [1, 0])
+
+        self.each_with_factors_of_keys(with_factors_of_keys)
+
+    def test_counts_of_turned_rows(self):
+        memory = Memory("emulator")
+        case = Case(memory, "int8", "float32", 16, False)
+        counts, of_cpu = memory.place(numpy.array([0, 0])), numpy.array([0, 0])
+        angles = numpy.ones((16, 4), "float32") * 0.7
+        cos, sin = memory.place(numpy.cos(angles)), memory.place(numpy.sin(angles))
+        case.append(rotary_cos=cos, rotary_sin=sin, saturated=counts)
+        host = Case(Memory("cpu"), "int8", "float32", 16, False)
+        host.append(rotary_cos=numpy.cos(angles), rotary_sin=numpy.sin(angles), saturated=of_cpu)
+        self.assertEqual(counts.tolist(), of_cpu.tolist())
+        self.assertGreater(counts[0], 0)
+        memory.close()
+
     def test_without_factors(self):
         def body(case):
             case.append(descale_k=None, descale_v=None)

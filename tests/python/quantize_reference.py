@@ -39,6 +39,10 @@ class _Numpy:
     def round(self, x: Any, dtype: str) -> Any:
         return self.np.ascontiguousarray(self.np.clip(x, -LARGEST[dtype], LARGEST[dtype]).astype(getattr(self.types, _NAMES[dtype])))
 
+    def overflows(self, x: Any, dtype: str) -> int:
+        """Numbers that a conversion which does not saturate makes infinities or NaN of."""
+        return int((~self.np.isnan(x) & ~self.np.isfinite(x.astype(getattr(self.types, _NAMES[dtype])).astype(self.np.float32))).sum())
+
     def mean(self, x: Any, axis: int) -> Any:
         return x.mean(axis=axis, keepdims=True, dtype=self.np.float64).astype(self.np.float32)
 
@@ -129,8 +133,10 @@ def _transposed(xp: Any, v: Any, heads: int, rows: int) -> Any:
 
 
 def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e4m3", smooth_k: bool = False, hadamard: bool = False,
-             seed: int = 0, layout: str = "bhsd", v_layout: str = "nd") -> Quantized:  # fmt: skip
-    """As flashcore.quantize, of arguments that are right."""
+             seed: int = 0, layout: str = "bhsd", v_layout: str = "nd", descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
+             saturated: Any = None) -> Quantized:  # fmt: skip
+    """As flashcore.quantize, of arguments that are right; counts of NumPy's arrays alone."""
+    given = {"q": descale_q, "k": descale_k, "v": descale_v}
     xp: Any = _Torch() if _is_torch(q) else _Numpy()
     heads, rows = (1, 2) if layout == "bhsd" else (2, 1)
     batch, heads_kv, dim = k.shape[0], k.shape[heads], q.shape[3]
@@ -152,6 +158,11 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         kept = tuple(range(4)) if by_row else (0, heads) if scaling != "tensor" else ()
         largest = xp.largest(grouped, tuple(axis for axis in range(5) if axis not in kept))
         descale = xp.where(largest > 0, xp.at_least(largest / LARGEST[dtype], 2.0**-126), 1.0)
+        if given[role] is not None:
+            of_heads = (batch, heads_kv, 1, 1, 1) if heads == 1 else (batch, 1, heads_kv, 1, 1)
+            descale = given[role].reshape(of_heads if scaling == "head" else (1,) * 5)
+        if saturated is not None:
+            saturated["qkv".index(role)] += xp.overflows(grouped / descale, dtype)
         stored[role] = xp.round((grouped / descale).reshape(x.shape), dtype)
         if role == "v" and v_layout == "dn":
             stored[role] = _transposed(xp, stored[role], heads, rows)

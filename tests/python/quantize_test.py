@@ -27,7 +27,7 @@ except ImportError as error:
 import quantize_reference  # noqa: E402
 from append_test import Memory, dtype_of, pick, spread  # noqa: E402
 
-DRAWS_CPU, DRAWS_EMULATOR = (int(x) for x in os.environ.get("FLASHCORE_QUANTIZE_DRAWS", "200,40").split(","))
+DRAWS_CPU, DRAWS_EMULATOR = (int(x) for x in os.environ.get("FLASHCORE_QUANTIZE_DRAWS", "200,80").split(","))
 
 
 class Draw:
@@ -46,11 +46,27 @@ class Draw:
                         "hadamard": hadamard, "seed": int(r.integers(0, 2**62)) * 4 + 3, "layout": pick(r, ["bhsd", "bshd"]),
                         "v_layout": pick(r, ["nd", "dn"])}  # fmt: skip
         swapped = self.options["layout"] == "bshd"
+        extra = numpy.random.default_rng((seed, 2))  # apart, so that what was drawn before there were counts stays as it was
+        self.is_edge = seed % 6 == 0  # numbers about the first that saturates, with factors of 1
+        if self.is_edge:
+            self.options.update(scaling="head", hadamard=False, smooth_k=False)
         self.arrays = []
         for heads, length, columns in ((heads_kv * group, rows, dim), (heads_kv, keys, dim), (heads_kv, keys, dim_v)):
             shape = (batch, length, heads, columns) if swapped else (batch, heads, length, columns)
             values = self.numbers(shape)
             self.arrays.append(spread(memory, r, values, 3)[0] if r.random() < 0.5 else memory.place(values))
+
+        self.counts = None
+        if self.is_edge or extra.random() < 0.5:
+            # A sum beyond 32 bits, where one word carries over to the next.
+            self.counts = memory.place(extra.integers(2**32 - 20, 2**32 + 20, 3))
+            self.options["saturated"] = self.counts
+        if self.options["scaling"] != "token" and (self.is_edge or extra.random() < 0.3):
+            # Of which some are too small, so that numbers saturate.
+            shape = (1,) if self.options["scaling"] == "tensor" else (batch, heads_kv)
+            for role in "qkv":
+                factors = numpy.ones(shape) if self.is_edge else 2.0 ** extra.integers(-12, 3, shape) * float(extra.random() + 0.5)
+                self.options[f"descale_{role}"] = memory.place(factors.astype("float32"))
 
     def numbers(self, shape):
         r = self.random
@@ -60,6 +76,8 @@ class Draw:
             values[places] = pick(r, [numpy.nan, numpy.inf, -numpy.inf, 0.0, -0.0])
         if r.random() < 0.05:
             values[...] = 0
+        if self.is_edge:
+            values = r.choice(numpy.float32([448, 464, -464, 464.5, 472, -480, 57344, 61408, 61440, -61440]), shape)
         return values.astype(self.dtype)
 
     def empty(self, like, shape, dtype):
@@ -71,20 +89,26 @@ class Draw:
 
     def run(self):
         with self.memory.views(), mock.patch.object(_quantize, "_empty", self.empty), numpy.errstate(all="ignore"):
+            before = None if self.counts is None else self.counts.copy()
+            self.first_counts = None if before is None else before.copy()
             made = flashcore.quantize(*self.arrays, **self.options)
             if self.memory.device != "cpu":
                 _library.check(_library.library().fc_context_synchronize(_library.context(self.memory.device), None))
-            wanted = quantize_reference.quantize(*self.arrays, **self.options)
+            options = {**self.options, "saturated": before}
+            wanted = quantize_reference.quantize(*self.arrays, **options)
             if wanted.k_mean is not None:
                 # Sums of doubles in another order: the same but for what is rounded on the edge between two floats.
                 step = numpy.where(numpy.isfinite(wanted.k_mean), numpy.spacing(abs(wanted.k_mean)), 0)
                 assert made.k_mean.shape == wanted.k_mean.shape
                 near = (abs(made.k_mean - wanted.k_mean) <= step) | (made.k_mean == wanted.k_mean) | numpy.isnan(wanted.k_mean)
                 assert (near & (numpy.isnan(made.k_mean) == numpy.isnan(wanted.k_mean))).all(), f"k_mean is {made.k_mean[~near]}, not {wanted.k_mean[~near]}"
+                if before is not None:
+                    before[...] = self.first_counts
                 with mock.patch.object(quantize_reference._Numpy, "mean", lambda *_: made.k_mean):
-                    wanted = quantize_reference.quantize(*self.arrays, **self.options)
+                    wanted = quantize_reference.quantize(*self.arrays, **options)
             else:
                 assert made.k_mean is None
+        assert before is None or (self.counts == before).all(), f"{self.counts} saturated, not {before}"
         for role, got, right in zip("qkv", made.arrays, wanted.arrays):
             assert (got.shape, got.dtype) == (right.shape, right.dtype), f"{role} has shape {got.shape} of {got.dtype}"
             numbers = ~numpy.isnan(right.astype("float32"))  # a NaN may have either sign
@@ -128,6 +152,10 @@ FAULTS = {
     "a row's largest of its first part": ("kernel.cuh", "i < first + parts && i < kThreads", "i < first + 1 && i < kThreads"),
     "rows meet each other's largest": ("kernel.cuh", "  ptx::bar_sync();  // the rows before have been read\n", ""),
     "factors of rows by head alone": ("kernel.cuh", "static_cast<long long>(place.slab) * x.seqlen + place.row", "static_cast<long long>(place.head) * x.seqlen + place.row"),
+    "counts by one lane alone": ("../tile/saturation.cuh", "for (int mask = 1; mask < 32; mask *= 2) sum", "for (int mask = 1; mask < 1; mask *= 2) sum"),
+    "counts without a carry": ("../tile/saturation.cuh", "if (before + all < before)", "if (before + all < before && all == 0)"),
+    "a count that takes 464 along": ("../tile/saturation.h", "0x43e80001u", "0x43e80000u"),
+    "v's are counted as k's": ("transpose.cuh", "2 * v.number", "2"),
     "strides of heads": ("params.h", "place.head * stride.head", "place.head * stride.row"),
 }  # fmt: skip
 
@@ -151,7 +179,7 @@ class QuantizeTest(unittest.TestCase):
                 text = path.read_text()
                 self.assertEqual(text.count(good), 1, f"{name}: {good!r} is no longer in {file} once")
                 path.write_text(text.replace(good, bad))
-                code = "import sys; sys.path.insert(0, sys.argv[1]); import quantize_test; quantize_test.run_draws('emulator', range(1000, 1040))"
+                code = "import sys; sys.path.insert(0, sys.argv[1]); import quantize_test; quantize_test.run_draws('emulator', range(1000, 1080))"
                 done = subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], capture_output=True, text=True,
                                       env={**os.environ, "FLASHCORE_SOURCE": str(root)})  # fmt: skip
                 self.assertNotEqual(done.returncode, 0, f"nobody noticed: {name}")
@@ -181,6 +209,19 @@ class QuantizeTest(unittest.TestCase):
         ):  # fmt: skip
             with self.subTest(pattern), self.assertRaisesRegex(flashcore.Error, pattern):
                 flashcore.quantize(*arrays)
+        factors = {"descale_q": 1, "descale_k": numpy.ones((1,), "float32"), "descale_v": 0.5}
+        for pattern, arguments in (
+            ("descale_v is not given and others are; give all three, or none", {"descale_q": 1, "descale_k": 1}),
+            ("scaling is 'token', whose factors are found on the way; use 'tensor' or 'head'", {**factors, "scaling": "token"}),
+            (r"descale_q is a number; give float32 \(1, 2\), or scaling='tensor'", {**factors, "scaling": "head"}),
+            (r"descale_k has shape \(2,\); give \(1,\), as scaling says", {**factors, "descale_k": numpy.ones(2, "float32")}),
+            ("descale_q is 0.0; factors are positive and finite", {**factors, "descale_q": 0}),
+            ("descale_k has nan at 0; factors are positive and finite", {**factors, "descale_k": numpy.float32([numpy.nan])}),
+            ("saturated is of dtype int32; give int64", {"saturated": numpy.zeros(3, "int32")}),
+            (r"saturated has shape \(2,\); give int64 \(3,\), of q, k and v", {"saturated": numpy.zeros(2, "int64")}),
+        ):
+            with self.subTest(pattern), self.assertRaisesRegex(flashcore.Error, pattern):
+                flashcore.quantize(x, x, x, **arguments)
         with self.assertRaisesRegex(flashcore.Error, "head_dim is 1024, and hadamard needs a power of two up to 512; leave it out"):
             flashcore.quantize(*[numpy.zeros((1, 1, 2, 1024), "float32")] * 3, hadamard=True)
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,6 +13,7 @@
 #include "core/error.h"
 #include "device/cpu/cpu_threads.h"
 #include "device/cpu/thread_pool.h"
+#include "kernels/tile/saturation.h"
 
 namespace flashcore::append {
 namespace {
@@ -30,7 +32,7 @@ std::string text_of(const Kind& kind) {
       "flashcore::append::Kind{{flashcore::Element({}), flashcore::append::Rotary({}), flashcore::Element({})",
       static_cast<int>(kind.element), static_cast<int>(kind.rotary), static_cast<int>(kind.table));
   if (kind.cache != CacheElement::kAsQ)
-    text += fmt::format(", flashcore::CacheElement({})", static_cast<int>(kind.cache));
+    text += fmt::format(", flashcore::CacheElement({}){}", static_cast<int>(kind.cache), kind.counts ? ", true" : "");
   return text + "}";
 }
 
@@ -91,7 +93,8 @@ class CpuRows {
         type_(dtype_of(kind.element)),
         cache_(dtype_of(element_of_cache(kind))),
         table_(dtype_of(kind.table)),
-        rotary_(kind.rotary) {}
+        rotary_(kind.rotary),
+        counts_(kind.counts) {}
 
   void append_row(int index) const {
     Place place = place_of(params_, turns(), index, HostInts{});
@@ -113,7 +116,7 @@ class CpuRows {
         factors = of_row, head_stride = params_.page_size;
       }
       write_row(x, from, place.page * x.to_stride.batch + place.row * x.to_stride.row, place.position, turned,
-                {cache_, factors, head_stride});
+                {cache_, factors, head_stride, counter_of(x)});
     };
     write(params_.k, turns(), params_.descale_k, params_.new_descale_k);
     write(params_.v, false, params_.descale_v, params_.new_descale_v);
@@ -140,8 +143,21 @@ class CpuRows {
     DType dtype;
     const float* factors = nullptr;
     int head_stride = 0;
+    std::uint64_t* saturated = nullptr;
     float factor(int head) const { return factors ? factors[std::int64_t{head} * head_stride] : 1; }
   };
+
+  // Of what saturates; null where nobody counts.
+  std::uint64_t* counter_of(const Operand& x) const {
+    if (!counts_) return nullptr;
+    return reinterpret_cast<std::uint64_t*>(params_.saturated) + (&x == &params_.k ? 0 : 1);
+  }
+
+  static void store(const Operand& x, std::int64_t at, const Stored& as, float value) {
+    store_element(as.dtype, x.to, at, value);
+    if (as.saturated && saturates(static_cast<Element>(as.dtype), std::bit_cast<std::uint32_t>(value)))
+      __atomic_fetch_add(as.saturated, std::uint64_t{1}, __ATOMIC_RELAXED);
+  }
 
   void write_row(const Operand& x, std::int64_t from, std::int64_t to, std::int64_t position, bool turned,
                  const Stored& as) const {
@@ -152,8 +168,7 @@ class CpuRows {
       for (int pair = 0; pair < kept_from / 2; ++pair) turn(x, source, target, position, pair, as, head);
       if (as.dtype != type_) {
         for (int column = kept_from; column < x.dim; ++column)
-          store_element(as.dtype, x.to, target + column,
-                        load_element(type_, x.from, source + column) / as.factor(head));
+          store(x, target + column, as, load_element(type_, x.from, source + column) / as.factor(head));
         continue;
       }
       // A q that is turned where it lies keeps the rest.
@@ -196,14 +211,15 @@ class CpuRows {
             const Stored& as, int head) const {
     const Turned both = turned_pair(x, source, position, pair);
     const float by = as.factor(head);
-    store_element(as.dtype, x.to, target + both.first, both.a / by);
-    store_element(as.dtype, x.to, target + both.second, both.b / by);
+    store(x, target + both.first, as, both.a / by);
+    store(x, target + both.second, as, both.b / by);
   }
 
   const AppendParams& params_;
   AliasedPages aliased_;
   DType type_, cache_, table_;
   Rotary rotary_;
+  bool counts_;
 };
 
 }  // namespace

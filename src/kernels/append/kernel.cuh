@@ -12,6 +12,7 @@
 #include "kernels/ptx/vote.cuh"
 #include "kernels/tile/element.cuh"
 #include "kernels/tile/element_fp8.cuh"
+#include "kernels/tile/saturation.cuh"
 #include "kernels/tile/values.cuh"
 
 namespace flashcore::append {
@@ -101,10 +102,11 @@ FC_DEVICE void store_nibbles(void* to, const float (&values)[kCount], float fact
   else ptx::st_global_u8(static_cast<unsigned char*>(to), codes);
 }
 
-// Codes of a quantised cache: of 16 bytes of elements, four or two words.
+// Codes of a quantised cache: of 16 bytes of elements, four or two words. `saturated`: of this thread.
 template <Kind K, bool kVector>
-FC_DEVICE void store_codes(void* to, const float (&values)[kWidth<K, kVector>], float factor) {
+FC_DEVICE void store_codes(void* to, const float (&values)[kWidth<K, kVector>], float factor, unsigned& saturated) {
   constexpr Element kCache = element_of_cache(K);
+  if constexpr (K.counts) saturated += tile::count_saturating<kCache>(values, factor);
   if constexpr (kCache == Element::kInt4) {
     store_nibbles(to, values, factor);
   } else if constexpr (!kVector) {
@@ -124,9 +126,10 @@ FC_DEVICE void store_codes(void* to, const float (&values)[kWidth<K, kVector>], 
 enum class Target { kCache, kQ };
 
 template <Kind K, bool kVector, Target T>
-FC_DEVICE void store_row_part(void* base, long long element, const float (&values)[kWidth<K, kVector>], float factor) {
+FC_DEVICE void store_row_part(void* base, long long element, const float (&values)[kWidth<K, kVector>], float factor,
+                              unsigned& saturated) {
   if constexpr (T == Target::kCache && quantises(K))
-    store_codes<K, kVector>(at_cache<K>(base, element), values, factor);
+    store_codes<K, kVector>(at_cache<K>(base, element), values, factor, saturated);
   else store_values<K, kVector>(at<K>(base, element), values);
 }
 
@@ -176,15 +179,16 @@ FC_DEVICE void turn_part(const AppendParams& params, const void* from, long long
 }
 
 // All heads of a row, by the CTA's threads. `from` and `to` are offsets of its head 0. `descale`: of a quantised cache,
-// for the sequence.
+// for the sequence. Returns how many elements saturated among those that this thread wrote.
 template <Kind K, bool kVector, bool kTurned, Target T>
-FC_DEVICE void write_row(const AppendParams& params, const Operand& operand, long long from, long long to,
-                         long long position, const Descale& descale = {}, int sequence = 0) {
+FC_DEVICE unsigned write_row(const AppendParams& params, const Operand& operand, long long from, long long to,
+                             long long position, const Descale& descale = {}, int sequence = 0) {
   constexpr bool kToCodes = T == Target::kCache && quantises(K);
   constexpr int kW = kWidth<K, kVector>;
   const int turned = kTurned ? turned_parts<K, kVector>(params) : 0;
   const int kept_from = kTurned ? params.rotary_dim : 0;
   const int parts = turned + (operand.dim - kept_from) / kW;
+  unsigned saturated = 0;
   for (int i = ptx::tid_x(); i < operand.heads * parts; i += kThreads) {
     const int head = i / parts, part = i % parts;
     const void* source = at<K>(operand.from, from + head * operand.from_stride.head);
@@ -199,7 +203,7 @@ FC_DEVICE void write_row(const AppendParams& params, const Operand& operand, lon
     if constexpr (kTurned) {
       if (part < turned) {
         turn_part<K, kVector>(params, source, position, part, [&](int column, const float(&values)[kW]) {
-          store_row_part<K, kVector, T>(target, column, values, factor);
+          store_row_part<K, kVector, T>(target, column, values, factor, saturated);
         });
         continue;
       }
@@ -208,21 +212,24 @@ FC_DEVICE void write_row(const AppendParams& params, const Operand& operand, lon
     if constexpr (kToCodes) {
       float values[kW];
       load_values<K, kVector>(at<K>(source, column), values);
-      store_codes<K, kVector>(at_cache<K>(target, column), values, factor);
+      store_codes<K, kVector>(at_cache<K>(target, column), values, factor, saturated);
     } else {
       copy<K, kVector>(at<K>(source, column), at<K>(target, column));
     }
   }
+  return saturated;
 }
 
 // All heads of a row of a cache with a factor for each key, by the CTA's warps: a first pass finds the head's factor.
+// Returns what write_row does.
 template <Kind K, bool kVector, bool kTurned>
-FC_DEVICE void write_row_and_factors(const AppendParams& params, const Operand& operand, float* factors, long long from,
-                                     long long to, const Place& place) {
+FC_DEVICE unsigned write_row_and_factors(const AppendParams& params, const Operand& operand, float* factors,
+                                         long long from, long long to, const Place& place) {
   constexpr int kW = kWidth<K, kVector>;
   const int turned = kTurned ? turned_parts<K, kVector>(params) : 0;
   const int kept_from = kTurned ? params.rotary_dim : 0;
   const int parts = turned + (operand.dim - kept_from) / kW, lane = ptx::tid_x() % 32;
+  unsigned saturated = 0;
   for (int head = ptx::tid_x() / 32; head < operand.heads; head += kThreads / 32) {
     const void* source = at<K>(operand.from, from + head * operand.from_stride.head);
     void* target = at_cache<K>(operand.to, to + head * operand.to_stride.head);
@@ -248,9 +255,10 @@ FC_DEVICE void write_row_and_factors(const AppendParams& params, const Operand& 
     if (lane == 0)
       ptx::st_global_f32(factors + factor_index(operand.heads, params.page_size, place.page, head, place.row), factor);
     for_each_piece([&](int column, const float(&values)[kW]) {
-      store_codes<K, kVector>(at_cache<K>(target, column), values, factor);
+      store_codes<K, kVector>(at_cache<K>(target, column), values, factor, saturated);
     });
   }
+  return saturated;
 }
 
 // Each warp looks by itself: a barrier of the CTA would take as long as the reads of a decoding step.
@@ -269,18 +277,21 @@ FC_DEVICE void append_row(const AppendParams& params, int index) {
   if (place.state != State::kGood) return;
   const auto from = [&](const Operand& x) { return offset_in(params.rows, x.from_stride, place.owner, index); };
   const auto to = [&](const Operand& x) { return place.page * x.to_stride.batch + place.row * x.to_stride.row; };
+  const auto note = [&](int number, unsigned saturated) {
+    if constexpr (K.counts) tile::add_count_of_warp(params.saturated + 2 * number, saturated);
+  };
   if constexpr (quantises(K)) {
     if (params.new_descale_k) {
-      write_row_and_factors<K, kVector, kTurns>(params, params.k, params.new_descale_k, from(params.k), to(params.k),
-                                                place);
-      return write_row_and_factors<K, kVector, false>(params, params.v, params.new_descale_v, from(params.v),
-                                                      to(params.v), place);
+      note(0, write_row_and_factors<K, kVector, kTurns>(params, params.k, params.new_descale_k, from(params.k),
+                                                        to(params.k), place));
+      return note(1, write_row_and_factors<K, kVector, false>(params, params.v, params.new_descale_v, from(params.v),
+                                                              to(params.v), place));
     }
   }
-  write_row<K, kVector, kTurns, Target::kCache>(params, params.k, from(params.k), to(params.k), place.position,
-                                                params.descale_k, place.owner.sequence);
-  write_row<K, kVector, false, Target::kCache>(params, params.v, from(params.v), to(params.v), place.position,
-                                               params.descale_v, place.owner.sequence);
+  note(0, write_row<K, kVector, kTurns, Target::kCache>(params, params.k, from(params.k), to(params.k), place.position,
+                                                        params.descale_k, place.owner.sequence));
+  note(1, write_row<K, kVector, false, Target::kCache>(params, params.v, from(params.v), to(params.v), place.position,
+                                                       params.descale_v, place.owner.sequence));
 }
 
 // A row of Q without a position, or beyond the angles, becomes NaN: nobody must take it for a turned one.
@@ -291,8 +302,10 @@ FC_DEVICE void turn_row(const AppendParams& params, int index) {
   const long long position = position_of(params, params.rows_q, owner, index, params.q_moves != 0, DeviceInts{});
   const long long from = offset_in(params.rows_q, params.q.from_stride, owner, index);
   const long long to = offset_in(params.rows_q, params.q.to_stride, owner, index);
-  if (position >= 0 && position < params.angle_rows)
-    return write_row<K, kVector, true, Target::kQ>(params, params.q, from, to, position);
+  if (position >= 0 && position < params.angle_rows) {
+    write_row<K, kVector, true, Target::kQ>(params, params.q, from, to, position);
+    return;
+  }
   for (int i = ptx::tid_x(); i < params.q.heads * params.q.dim; i += kThreads) {
     const long long head = i / params.q.dim, column = i % params.q.dim;
     tile::store<K.element>(params.q.to, to + head * params.q.to_stride.head + column, ptx::float_of_bits(0x7fffffffu));

@@ -16,6 +16,7 @@ struct Kind {
   Element table = Element::kF32;  // of cos and sin: 32 or 16 bits
   // Of a quantised cache: rows are divided by its factors, rounded to the nearest and saturated.
   CacheElement cache = CacheElement::kAsQ;
+  bool counts = false;  // elements that saturate there, in AppendParams::saturated
 };
 
 constexpr Element element_of_cache(const Kind& kind) {
@@ -61,6 +62,7 @@ struct AppendParams {
   Descale descale_k, descale_v;  // of a quantised cache; null: 1
   // [pages, heads, page_size] of a quantised cache with a factor for each key, whose new ones are written; else null.
   float *new_descale_k, *new_descale_v;
+  unsigned* saturated;  // [2] of 64 bits, of k and v, to which is added; with Kind::counts
   long long table_stride, angle_stride;
   int batch, page_size, pages;
   int max_pages;  // of a row of the table; with table_starts the entries of the table

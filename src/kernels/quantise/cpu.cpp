@@ -10,6 +10,7 @@
 #include "device/cpu/cpu_threads.h"
 #include "device/cpu/thread_pool.h"
 #include "kernels/quantise/quantise.h"
+#include "kernels/tile/saturation.h"
 
 namespace flashcore::quantise {
 namespace {
@@ -21,6 +22,7 @@ class CpuQuantiser {
  public:
   CpuQuantiser(const Kind& kind, const QuantiseParams& params)
       : params_(params),
+        kind_(kind),
         type_(static_cast<DType>(kind.element)),
         code_(static_cast<DType>(kind.code)),
         largest_code_(largest_of(kind.code)) {}
@@ -28,16 +30,21 @@ class CpuQuantiser {
   void run() const {
     if (params_.k_mean && params_.k.seqlen > 0) for_each(params_.heads, params_.k, [&](int slab) { find_mean(slab); });
     for (const Operand* x : {&params_.q, &params_.k, &params_.v}) {
-      const int rows = x->groups * x->group_rows, factors = factors_of(*x);
-      std::fill_n(x->factors, factors, 0.0f);
-      for_each(rows, *x, [&](int row) { note_largest(*x, row); });
-      for (int i = 0; i < factors; ++i) x->factors[i] = factor_of(x->factors[i], x->factors[i] > 0, largest_code_);
+      const int rows = x->groups * x->group_rows;
+      if (!params_.has_factors) find_factors(*x, rows);
       for_each(rows, *x, [&](int row) { write_row(*x, row); });
     }
     if (params_.is_transposed) for_each(params_.heads, params_.v, [&](int slab) { write_padding(slab); });
   }
 
  private:
+  void find_factors(const Operand& x, int rows) const {
+    const int factors = factors_of(x);
+    std::fill_n(x.factors, factors, 0.0f);
+    for_each(rows, x, [&](int row) { note_largest(x, row); });
+    for (int i = 0; i < factors; ++i) x.factors[i] = factor_of(x.factors[i], x.factors[i] > 0, largest_code_);
+  }
+
   using Row = std::array<float, kMostColumns>;
 
   // body(i) for 0 <= i < count, of which each is a row of x or more.
@@ -120,8 +127,14 @@ class CpuQuantiser {
     const Strides& s = x.to_stride;
     const std::int64_t first = place.batch * s.batch + place.head * s.head + place.row * (is_column ? 1 : s.row);
     const std::int64_t step = is_column ? s.row : 1;
-    for (int c = 0; c < x.dim; ++c)
-      store_element(code_, x.to, first + c * step, row[static_cast<std::size_t>(c)] / factor);
+    std::uint64_t saturated = 0;
+    for (int c = 0; c < x.dim; ++c) {
+      const float value = row[static_cast<std::size_t>(c)] / factor;
+      store_element(code_, x.to, first + c * step, value);
+      if (saturates(kind_.code, std::bit_cast<std::uint32_t>(value))) ++saturated;
+    }
+    if (kind_.counts && saturated != 0)
+      __atomic_fetch_add(reinterpret_cast<std::uint64_t*>(params_.saturated) + x.number, saturated, __ATOMIC_RELAXED);
   }
 
   // Keys of V up to the next multiple of 16.
@@ -134,6 +147,7 @@ class CpuQuantiser {
   }
 
   const QuantiseParams& params_;
+  Kind kind_;
   DType type_, code_;
   float largest_code_;
 };

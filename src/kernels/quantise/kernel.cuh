@@ -13,6 +13,7 @@
 #include "kernels/quantise/params.h"
 #include "kernels/quantise/rows.cuh"
 #include "kernels/quantise/transpose.cuh"
+#include "kernels/tile/saturation.cuh"
 #include "kernels/tile/values.cuh"
 
 namespace flashcore::quantise {
@@ -193,6 +194,7 @@ FC_DEVICE void write_codes(const QuantiseParams& params, const Operand& x, const
   const Tile tile = tile_of(x, number);
   float factor = 0.0f;
   if constexpr (!kByRow) factor = ptx::ld_global_f32(x.factors + tile.group);
+  unsigned saturated = 0;
   for_each_row<K, kVector>(
       params, x, mean, tile, [&](const Place& place, int part, bool is_there, const float(&values)[kColumns]) {
         if constexpr (kByRow) {
@@ -204,6 +206,7 @@ FC_DEVICE void write_codes(const QuantiseParams& params, const Operand& x, const
         unsigned words[kColumns / 4];
         codes_of<K.code>(values, factor, words);
         if (!is_there) return;
+        if constexpr (K.counts) saturated += tile::count_saturating<K.code>(values, factor);
         auto* to = static_cast<unsigned char*>(x.to) + offset_of(x.to_stride, place) + part * kColumns;
         if constexpr (kVector) {
           ptx::st_global_v4(to, {words[0], words[1], words[2], words[3]});
@@ -213,6 +216,7 @@ FC_DEVICE void write_codes(const QuantiseParams& params, const Operand& x, const
             if (part * kColumns + i < x.dim) ptx::st_global_u8(to + i, words[i / 4] >> i % 4 * 8 & 0xffu);
         }
       });
+  if constexpr (K.counts) tile::add_count_of_warp(params.saturated + 2 * x.number, saturated);
 }
 
 template <Kind K, bool kVector>

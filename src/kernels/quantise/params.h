@@ -11,6 +11,7 @@ namespace flashcore::quantise {
 struct Kind {
   Element element = Element::kF16;  // of q, k and v: 32 or 16 bits
   Element code = Element::kE4M3;    // or kE5M2
+  bool counts = false;              // numbers that saturate, in QuantiseParams::saturated
 };
 
 inline constexpr int kThreads = 128;
@@ -43,6 +44,7 @@ struct Operand {
   int first_group;         // among the groups of all three
   int is_rotated;          // by the Hadamard transform
   int by_row;              // a factor for each row
+  int number;              // among the three
 };
 
 struct QuantiseParams {
@@ -53,6 +55,8 @@ struct QuantiseParams {
   unsigned* counters;  // zero before a launch and after it: [batch * heads_kv] of means, [groups of all three]
   unsigned signs[kMostRotated / 32];  // bit c: column c changes its sign before the rotation
   float rotation_scale;               // 1 / sqrt(dim)
+  unsigned* saturated;                // [3] of 64 bits, of q, k and v, to which is added; with Kind::counts
+  int has_factors;                    // they are given, and none is of a row
   tile::FastDivide by_mean_chunks;
   int mean_chunks, mean_rows;  // CTAs that share the keys of a head, and how many keys each has
   int heads;                   // batch * heads_kv

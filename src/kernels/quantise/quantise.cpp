@@ -60,8 +60,8 @@ std::size_t largest_bytes(const QuantiseParams& params) {
 KernelSource source_of(const Kind& kind) {
   const auto name = [&](const char* entry, bool is_vector) {
     return fmt::format(
-        "flashcore::quantise::{}<flashcore::quantise::Kind{{flashcore::Element({}), flashcore::Element({})}}, {}>",
-        entry, static_cast<int>(kind.element), static_cast<int>(kind.code), is_vector);
+        "flashcore::quantise::{}<flashcore::quantise::Kind{{flashcore::Element({}), flashcore::Element({}){}}}, {}>",
+        entry, static_cast<int>(kind.element), static_cast<int>(kind.code), kind.counts ? ", true" : "", is_vector);
   };
   KernelSource source;
   source.file = "quantise/kernel.cuh";
@@ -87,6 +87,7 @@ QuantiseParams params_of(const Sizes& sizes) {
     x->first_tile = params.tiles;
     params.tiles += x->groups * x->chunks;
   }
+  params.k.number = 1, params.v.number = 2;
   params.k.first_group = params.q.groups, params.v.first_group = params.q.groups + params.k.groups;
   params.heads = sizes.batch * sizes.heads_kv;
   const int at_once = rows_at_once(sizes.head_dim);
@@ -127,7 +128,7 @@ Launches launches_of(const Kind& kind, const QuantiseParams& params) {
   };
   if (params.k_mean && params.k.seqlen > 0)
     add(Entry::kMeansVector, std::int64_t{params.heads} * params.mean_chunks, kMeansShared);
-  add(Entry::kLargestVector, params.tiles - first_searched_tile(params), kLargestShared);
+  if (!params.has_factors) add(Entry::kLargestVector, params.tiles - first_searched_tile(params), kLargestShared);
   const std::int64_t of_v = params.is_transposed ? std::int64_t{params.heads} * params.key_tiles * params.column_tiles
                                                  : params.tiles - params.v.first_tile;
   const int of_rows = params.q.by_row ? kRowsShared : 0;

@@ -8,6 +8,7 @@
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/quantise/params.h"
 #include "kernels/quantise/rows.cuh"
+#include "kernels/tile/saturation.cuh"
 
 namespace flashcore::quantise {
 
@@ -31,6 +32,7 @@ FC_DEVICE void write_transposed(const QuantiseParams& params, const Operand& v, 
   const int part = column_tile * kWarpsOfTile + warp;
   const float factor = ptx::ld_global_f32(v.factors + group_of_slab(v, slab));
   const ptx::SharedAddress shared = ptx::dynamic_shared();
+  unsigned saturated = 0;
   if (part * kColumns < v.dim) {
     unsigned codes[4][kColumns / 4] = {};
 #pragma unroll
@@ -40,6 +42,7 @@ FC_DEVICE void write_transposed(const QuantiseParams& params, const Operand& v, 
       float values[kColumns];
       load_columns<K.element, kVector>(v, place_of(v, slab * v.seqlen + key), part, values);
       codes_of<K.code>(values, factor, codes[i]);
+      if constexpr (K.counts) saturated += tile::count_saturating<K.code>(values, factor);
     }
 #pragma unroll
     for (int i = 0; i < kColumns / 4; ++i) {
@@ -50,6 +53,7 @@ FC_DEVICE void write_transposed(const QuantiseParams& params, const Operand& v, 
         ptx::st_shared_u32(shared + (warp * kColumns + 4 * i + j) * kTileKeys + lane * 4, words[j]);
     }
   }
+  if constexpr (K.counts) tile::add_count_of_warp(params.saturated + 2 * v.number, saturated);
   ptx::bar_sync();
   const int batch = v.by_heads.quotient(slab), head = slab - batch * v.heads;
   auto* to = static_cast<unsigned char*>(v.to) + batch * v.to_stride.batch + head * v.to_stride.head;
