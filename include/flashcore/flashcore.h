@@ -565,8 +565,12 @@ typedef struct fc_quantize_operands {
   /* 1: the factors are given, and read: those of the step before, say (FC_AMAX_HEAD). The largest magnitudes are not
    * looked for, so that q, k and v are read once. Not with FC_SCALING_TOKEN. On the CPU a factor that is zero,
    * negative, NaN or infinite is refused; on a GPU nobody looks. 0: they are written. Since ABI version 14, like the
-   * next two fields: a struct_size without the three is accepted */
+   * next four fields: a struct_size without them is accepted */
   int32_t has_factors;
+  /* With FC_SCALING_TOKEN: so many rows of a head of q, and keys of a head, have one factor, that of their largest
+   * magnitude; the last of a head may be fewer. It is written for each of them, as attention takes descale_q and
+   * descale_k; that of block i is at row i * block_q and key i * block_kv. 0: 1, a factor for each row */
+  int32_t block_q, block_kv;
   int32_t unused; /* padding */
   /* With counts_saturated: [3], of q, k and v. The number of elements that saturated is added to it, as to
    * fc_append_operands.saturated. Beside factors that are made of the largest finite magnitudes only infinities do, and
@@ -578,7 +582,7 @@ typedef struct fc_quantize_operands {
   {                                                                                                                  \
     (uint32_t)sizeof(fc_quantize_operands), FC_SCALING_TENSOR, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, {0, 0, 0},     \
         {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, NULL, 0, FC_V_ND, \
-        0, 0, 0, NULL                                                                                                \
+        0, 0, 0, 0, 0, NULL                                                                                          \
   }
 
 /* Compiles and loads the kernels, or finds them. As fc_plan_create it may be done during a capture. */

@@ -101,6 +101,47 @@ def contiguous_beside(found: View, role: str, q: View) -> View:
     return found
 
 
+def pair_of_blocks(blocks: Any, role: str) -> tuple[int, int]:
+    """How many rows of q, and how many keys, have a factor together."""
+    if isinstance(blocks, (tuple, list)) and len(blocks) == 2 and all(isinstance(x, int) and not isinstance(x, bool) and 1 <= x < 2**31 for x in blocks):
+        return blocks[0], blocks[1]
+    raise Error(f"{role} is {blocks!r}; give (rows of q, keys) that have one factor, as (128, 64), each at least 1")
+
+
+def of_blocks(descales: tuple[Any, Any, Any], blocks: Any, sizes: Any, q: View, k: View, stream: int | None) -> tuple[Any, Any, Any]:
+    """Factors of rows, of those of blocks: [batch, heads, number of blocks]. Those of v are by block beside a quantised cache alone."""
+    rows, keys = pair_of_blocks(blocks, "descale_blocks")
+    of_8_bits = q.dtype in DTYPES
+    if k.dtype not in CACHES:
+        raise Error(f"descale_blocks is given and q is {q.dtype}; leave it out: only arrays of 8 bits have factors")
+    if stream is not None and q.device != "cpu" and stream != _arrays.current_stream(q):
+        raise Error(f"descale_blocks is given and stream is {stream}, which is not the framework's current stream, where factors are repeated; make it the "
+                    "current one, or give factors of rows")  # fmt: skip
+    made = list(descales)
+    for i, (role, block, (batch, heads, length)) in enumerate(
+            zip(_ROLES, (rows, keys, keys), (sizes.shape_of_rows, sizes.shape_of_keys, sizes.shape_of_keys))):  # fmt: skip
+        if made[i] is None or (role == "descale_v" and of_8_bits):
+            continue
+        wanted = (batch, heads, -(-length // block))
+        found = float_array(made[i], role, q, stream)
+        if found.shape != wanted:
+            raise Error(f"{role} has shape {found.shape} and descale_blocks is {(rows, keys)}; give one factor for each block, {wanted}")
+        made[i] = _repeated(made[i], role, block, length)
+    return made[0], made[1], made[2]
+
+
+def _repeated(x: Any, role: str, block: int, length: int) -> Any:
+    """On x's device, by its framework, in the order of the stream that is current there."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return x.repeat_interleave(block, dim=-1)[..., :length].contiguous()
+    framework = type(x).__module__.split(".")[0]
+    library = sys.modules.get({"jaxlib": "jax.numpy", "jax": "jax.numpy"}.get(framework, framework))
+    if framework not in ("numpy", "cupy", "jax", "jaxlib") or library is None:
+        raise Error(f"{role} is a {type(x).__name__}; factors of blocks are those of NumPy, CuPy, JAX or PyTorch: repeat it for each row yourself")
+    return library.ascontiguousarray(library.repeat(x, block, axis=-1)[..., :length])
+
+
 def _beside_rows(of_q: Any, of_k: Any, of_heads: Any) -> str:
     return f"factors of rows are descale_q {of_q} and descale_k {of_k} beside descale_v {of_heads}"
 

@@ -144,7 +144,8 @@ class QuantizeOperands(ctypes.Structure):
         ("k_strides", Strides), ("v_strides", Strides), ("q_codes", ctypes.c_size_t), ("k_codes", ctypes.c_size_t), ("v_codes", ctypes.c_size_t),
         ("q_codes_strides", Strides), ("k_codes_strides", Strides), ("v_codes_strides", Strides), ("descale_q", ctypes.c_size_t),
         ("descale_k", ctypes.c_size_t), ("descale_v", ctypes.c_size_t), ("k_mean", ctypes.c_size_t), ("hadamard", ctypes.c_int32),
-        ("v_layout", ctypes.c_int32), ("seed", ctypes.c_uint64), ("has_factors", ctypes.c_int32), ("unused", ctypes.c_int32),
+        ("v_layout", ctypes.c_int32), ("seed", ctypes.c_uint64), ("has_factors", ctypes.c_int32), ("block_q", ctypes.c_int32), ("block_kv", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
         ("saturated", ctypes.c_size_t),
     ]  # fmt: skip
 

@@ -375,7 +375,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
               window_alignment: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
               softcap: float | None = None, alibi: Any = None, sink: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None,
               bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None,
-              return_amax: bool = False, intervals: Any = None, document_boundaries: Any = None) -> Any:  # fmt: skip
+              return_amax: bool = False, intervals: Any = None, document_boundaries: Any = None, descale_blocks: Any = None) -> Any:  # fmt: skip
     """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
 
     Args:
@@ -434,6 +434,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         return_amax: of q of 8 bits: also return the largest magnitudes, float32 [2, heads]. Row 0 has the largest |score| of each query
             head over the batch, of visible pairs and as the softmax takes them; row 1 the largest |o| before it is rounded. Neither NaN nor
             a score of -inf counts. The factors of the next step follow from them.
+        descale_blocks: (rows of q, keys) that have one factor each: descale_q is [batch, heads, ceil(seqlen_q / rows)] and descale_k [batch,
+            heads_kv, ceil(seqlen_kv / keys)] then, beside a descale_v [batch, heads_kv]; of a quantised cache descale_k and descale_v
+            are as descale_k. They are repeated for each row on the device; `quantize(scaling="block")` makes them so.
 
     Returns:
         The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
@@ -456,7 +459,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         vo = _arrays.view(out, "out", stream)  # JAX's own are written this once
     else:
         vo = _arrays.output(out, "out", stream)
-    factors = _factors.read(vq, vk, (descale_q, descale_k, descale_v), read_sizes, stream)
+    descales = (descale_q, descale_k, descale_v)
+    if descale_blocks is not None:
+        descales = _factors.of_blocks(descales, descale_blocks, read_sizes(), vq, vk, stream)
+    factors = _factors.read(vq, vk, descales, read_sizes, stream)
     scores, operands = _scores.read(vq, softcap, alibi, sink, read_sizes, stream)
     scores = _scores.with_amax(scores, return_amax, vq.dtype)
     given = _functions.read(vq, score, mask, tensors, bias, prefix, documents, causal, read_sizes, stream, intervals, document_boundaries)

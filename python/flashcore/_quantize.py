@@ -13,7 +13,7 @@ from ._library import Error, QuantizeKind, QuantizeOperands, Strides
 
 _NAMES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 _WIDE = ("fp32", "fp16", "bf16")
-_SCALINGS = {"tensor": _factors.TENSOR, "head": _factors.HEAD, "token": _factors.TOKEN}
+_SCALINGS = {"tensor": _factors.TENSOR, "head": _factors.HEAD, "token": _factors.TOKEN, "block": _factors.TOKEN}
 
 
 class Quantized(NamedTuple):
@@ -22,8 +22,8 @@ class Quantized(NamedTuple):
     Attributes:
         arrays, descales: (q, k, v), and the three factors by their names in `flashcore.attention`.
         q, k, v: of float8_e4m3fn or float8_e5m2, contiguous, in the layout that was given; v with v_layout="dn" as that says.
-        descale_q, descale_k, descale_v: float32, of one element or [batch, heads_kv]; with scaling="token" [batch, heads, seqlen_q],
-            [batch, heads_kv, seqlen_kv] and [batch, heads_kv], whatever the layout.
+        descale_q, descale_k, descale_v: float32, of one element or [batch, heads_kv]; with scaling="token" or "block" [batch, heads, seqlen_q],
+            [batch, heads_kv, seqlen_kv] and [batch, heads_kv], whatever the layout; rows of a block have the same.
         k_mean: what smooth_k took from every key, float32, with one row; None without. Scores are lower by scale · q · k_mean, alike for
             all keys of a row, so that o is the same and the log-sum-exp is lower by it.
     """
@@ -143,7 +143,7 @@ class _Call:
 
 def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e4m3", smooth_k: bool = False, hadamard: bool = False,
              seed: int = 0, layout: str = "bhsd", v_layout: str = "nd", descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
-             saturated: Any = None) -> Quantized:  # fmt: skip
+             saturated: Any = None, blocks: Any = None) -> Quantized:  # fmt: skip
     """q, k and v as 8-bit floats, scaled so that the largest finite magnitude is the largest of the type.
 
     A step of its own before attention, on the device of the arrays and in float32. It saturates, and keeps NaN. Nothing is read on the host,
@@ -153,7 +153,8 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         q, k, v: NumPy arrays or PyTorch tensors of float32, float16 or bfloat16, with shapes as `attention` takes them; any strides, as long as
             the elements of a row are adjacent.
         scaling: "tensor": one factor for each of q, k and v; "head": one for each batch entry and key head, with the query heads that
-            read it; "token": one for each row of q and of k, and for v as "head". Outlier rows do not cost others their precision then.
+            read it; "token": one for each row of q and of k, and for v as "head". Outlier rows do not cost others their precision then. "block": one
+            for each `blocks` rows, and for v as "head".
         dtype: "e4m3" or "e5m2".
         smooth_k: takes the mean over keys from k first, which leaves o as it is: outlier channels of k are much the same for all keys.
         hadamard: rotates q and k by a random Hadamard transform, which spreads outlier channels; head_dim is a power of two up to 512.
@@ -164,6 +165,8 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         descale_q, descale_k, descale_v: factors that are there already, those of the step before, say, in the shapes that scaling says; or
             numbers with scaling="tensor". All three or none, and not with "token". The largest magnitudes are not looked for then, so that
             the arrays are read once.
+        blocks: with scaling="block" how many rows of a head of q, and how many keys, have one factor: (128, 128), or another pair; the last of
+            a head may be fewer. Attention takes the factors as those of rows.
         saturated: int64 [3]: to it is added how many elements of q, k and v saturated. That are those which rounding to the nearest would take
             past the type's largest number, infinities too, but not NaN. Beside factors that quantize makes only infinities do.
 
@@ -174,7 +177,7 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         Error: for other arrays, for sizes that do not fit together, for a head_dim that has no Hadamard transform.
     """
     if not isinstance(scaling, str) or scaling not in _SCALINGS:
-        raise Error(f"scaling is {scaling!r}; use 'tensor', 'head' or 'token'")
+        raise Error(f"scaling is {scaling!r}; use 'tensor', 'head', 'token' or 'block'")
     if not isinstance(dtype, str) or dtype not in _NAMES:
         raise Error(f"dtype is {dtype!r}; use 'e4m3' or 'e5m2'")
     try:
@@ -196,15 +199,19 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         if any(x is None for x in given):
             missing = next(role for role, x in zip("qkv", given) if x is None)
             raise Error(f"descale_{missing} is not given and others are; give all three, or none")
-        if scaling == "token":
-            raise Error("factors are given and scaling is 'token', whose factors are found on the way; use 'tensor' or 'head'")
+        if o.scaling == _factors.TOKEN:
+            raise Error(f"factors are given and scaling is {scaling!r}, whose factors are found on the way; use 'tensor' or 'head'")
         o.has_factors = 1
+    if scaling == "block":
+        o.block_q, o.block_kv = _factors.pair_of_blocks(blocks if blocks is not None else (128, 128), "blocks")
+    elif blocks is not None:
+        raise Error(f"blocks is {blocks!r} and scaling {scaling!r}; use scaling='block', or leave it out")
     if saturated is not None:
         call.count_saturated(saturated)
     codes = [call.codes(role, x, dtype) for role, x in (("q", call.q), ("k", call.k))]
     codes.append(call.transposed_codes(dtype) if v_layout == "dn" else call.codes("v", call.v, dtype))
     of_heads = (1,) if scaling == "tensor" else (o.batch, o.heads_kv)
-    of_q, of_k = ((o.batch, o.heads_q, o.seqlen_q), (o.batch, o.heads_kv, o.seqlen_kv)) if scaling == "token" else (of_heads, of_heads)
+    of_q, of_k = ((o.batch, o.heads_q, o.seqlen_q), (o.batch, o.heads_kv, o.seqlen_kv)) if o.scaling == _factors.TOKEN else (of_heads, of_heads)
     shapes = zip("qkv", given, (of_q, of_k, of_heads))
     descales = [call.floats(f"descale_{role}", shape) if x is None else call.given_factor(role, x, shape) for role, x, shape in shapes]
     k_mean = None

@@ -1,5 +1,6 @@
 #include "api/quantise.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -80,12 +81,19 @@ class QuantiseReader {
     check_rows("q", all.batch, all.heads_q, all.seqlen_q);
     check_rows("k and v", all.batch, all.heads_kv, all.seqlen_kv);
     all.by_head = g.scaling == FC_SCALING_HEAD, all.by_row = g.scaling == FC_SCALING_TOKEN;
+    all.rows_of_q = block("block_q", g.block_q), all.rows_of_k = block("block_kv", g.block_kv);
     all.rotates = g.hadamard == 1;
     if (all.rotates && ((all.head_dim & (all.head_dim - 1)) != 0 || all.head_dim > quantise::kMostRotated))
       throw_bad_input("head_dim is {}, and hadamard needs a power of two up to {}; leave it out", all.head_dim,
                       quantise::kMostRotated);
     all.seed = g.seed;
     return all;
+  }
+
+  int block(const char* name, std::int64_t given) const {
+    if (given != 0 && given_.scaling != FC_SCALING_TOKEN)
+      throw_bad_input("{} is {} and scaling is not FC_SCALING_TOKEN; use 0", name, given);
+    return std::max(checks_.whole(name, given, 0), 1);
   }
 
   // The kernels number rows, and the CTAs and tiles that share them, in 32 bits.

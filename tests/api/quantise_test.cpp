@@ -204,6 +204,8 @@ TEST_F(QuantiseTest, WhatIsRefused) {
   std::uint64_t counts[3] = {};
   refused("saturated is given, and this handle was made with counts_saturated 0; give null",
           [&](Operands& o) { o.saturated = counts; });
+  refused("block_q is 64 and scaling is not FC_SCALING_TOKEN; use 0", [](Operands& o) { o.block_q = 64; });
+  refused("block_kv is -1; 0 to", [](Operands& o) { o.scaling = FC_SCALING_TOKEN, o.block_kv = -1; });
   refused("has_factors is 2; use 0 or 1", [](Operands& o) { o.has_factors = 2; });
   refused("has_factors is 1 and scaling is FC_SCALING_TOKEN, whose factors are found on the way; use 0",
           [](Operands& o) { o.has_factors = 1, o.scaling = FC_SCALING_TOKEN; });

@@ -219,6 +219,83 @@ class Fp8Test(unittest.TestCase):
         self.refused("scaling is 'head' and k is fp32", lambda: flashcore.plan(q, q, q, scaling="head"))
 
 
+class BlocksTest(unittest.TestCase):
+    """Factors of blocks: what attention makes of them is what it makes of the same ones for each row, bit for bit."""
+
+    def setUp(self):
+        try:
+            self.np, self.ml_dtypes = importlib.import_module("numpy"), importlib.import_module("ml_dtypes")
+        except ImportError as error:
+            self.skipTest(f"{error}")
+        self.random = self.np.random.default_rng(11)
+
+    def draw(self, dtype, heads, length):
+        return self.random.standard_normal((BATCH, heads, length, 16)).astype("float32").astype(dtype)
+
+    def factors(self, heads, count):
+        return (2.0 ** self.random.integers(-6, 3, (BATCH, heads, count))).astype("float32")
+
+    def repeated(self, x, block, length):
+        return self.np.ascontiguousarray(x[:, :, self.np.arange(length) // block])
+
+    def test_of_8_bits(self):
+        kind = self.ml_dtypes.float8_e4m3fn
+        for rows, keys, blocks in ((37, 70, (16, 32)), (8, 64, (8, 64)), (5, 3, (100, 1))):
+            q, k, v = self.draw(kind, HEADS, rows), self.draw(kind, HEADS_KV, keys), self.draw(kind, HEADS_KV, keys)
+            of_q, of_k, of_v = self.factors(HEADS, -(-rows // blocks[0])), self.factors(HEADS_KV, -(-keys // blocks[1])), self.factors(HEADS_KV, 1)[..., 0]
+            wanted = flashcore.attention(q, k, v, descale_q=self.repeated(of_q, blocks[0], rows), descale_k=self.repeated(of_k, blocks[1], keys), descale_v=of_v)
+            o = flashcore.attention(q, k, v, descale_q=of_q, descale_k=of_k, descale_v=of_v, descale_blocks=blocks)
+            self.assertEqual(o.tobytes(), wanted.tobytes())
+            one = flashcore.attention(q, k, v, descale_q=1.0, descale_k=1.0, descale_v=1.0)
+            self.assertNotEqual(one.tobytes(), wanted.tobytes())
+
+    def test_of_a_quantised_cache(self):
+        q, k, v = self.draw("float16", HEADS, 4), (self.draw("float32", HEADS_KV, 50) * 30).astype("int8"), (self.draw("float32", HEADS_KV, 50) * 30).astype("int8")
+        of_k, of_v = self.factors(HEADS_KV, 4) / 64, self.factors(HEADS_KV, 4) / 64
+        wanted = flashcore.attention(q, k, v, descale_k=self.repeated(of_k, 16, 50), descale_v=self.repeated(of_v, 16, 50))
+        self.assertEqual(flashcore.attention(q, k, v, descale_k=of_k, descale_v=of_v, descale_blocks=(1, 16)).tobytes(), wanted.tobytes())
+
+    def test_torch(self):
+        try:
+            torch = importlib.import_module("torch")
+        except ImportError as error:
+            self.skipTest(f"{error}")
+        q, k, v = (torch.randn(1, 2, 40, 16).to(torch.float8_e4m3fn) for _ in range(3))
+        of_q, of_k, of_v = torch.rand(1, 2, 3) + 0.1, torch.rand(1, 2, 2) + 0.1, torch.ones(1, 2)
+        o = flashcore.attention(q, k, v, descale_q=of_q, descale_k=of_k, descale_v=of_v, descale_blocks=(16, 32))
+        of_rows = [x[:, :, torch.arange(40) // block].contiguous() for x, block in ((of_q, 16), (of_k, 32))]
+        self.assertTrue(torch.equal(o, flashcore.attention(q, k, v, descale_q=of_rows[0], descale_k=of_rows[1], descale_v=of_v)))
+
+    def test_quantize_makes_them(self):
+        q, k, v = (self.random.standard_normal((1, 2, 300, 32)).astype("float32") for _ in range(3))
+        k[:, :, 100] *= 1000  # costs its block its precision and no other
+        x = flashcore.quantize(q, k, v, scaling="block", blocks=(128, 64))
+        self.assertEqual((x.descale_q.shape, x.descale_k.shape, x.descale_v.shape), ((1, 2, 300), (1, 2, 300), (1, 2)))
+        compact = {"descale_q": x.descale_q[..., ::128].copy(), "descale_k": x.descale_k[..., ::64].copy(), "descale_v": x.descale_v}
+        self.assertEqual(compact["descale_k"].shape, (1, 2, 5))
+        o = flashcore.attention(*x.arrays, **x.descales)
+        self.assertEqual(o.tobytes(), flashcore.attention(*x.arrays, **compact, descale_blocks=(128, 64)).tobytes())
+        back = x.k.astype("float32") * x.descale_k[..., None]
+        elsewhere = self.np.r_[0:64, 128:300]
+        self.assertLess(self.np.linalg.norm((back - k)[:, :, elsewhere]), 0.04 * self.np.linalg.norm(k[:, :, elsewhere]))
+
+    def test_what_is_refused_is_named(self):
+        kind = self.ml_dtypes.float8_e4m3fn
+        q, k = self.draw(kind, HEADS, 20), self.draw(kind, HEADS_KV, 20)
+        good = {"descale_q": self.factors(HEADS, 2), "descale_k": self.factors(HEADS_KV, 3), "descale_v": self.factors(HEADS_KV, 1)[..., 0]}
+        flashcore.attention(q, k, k, **good, descale_blocks=(16, 8))
+        for pattern, arrays, changed in (
+            (r"descale_blocks is 16; give \(rows of q, keys\) that have one factor", (q, k, k), {"descale_blocks": 16}),
+            (r"descale_k has shape \(2, 2, 3\) and descale_blocks is \(16, 16\); give one factor for each block, \(2, 2, 2\)", (q, k, k), {"descale_blocks": (16, 16)}),
+            ("descale_q is of dtype float64", (q, k, k), {"descale_q": good["descale_q"].astype("float64")}),
+            ("descale_blocks is given and q is fp32; leave it out: only arrays of 8 bits have factors", (q.astype("float32"), *[k.astype("float32")] * 2), {}),
+            ("descale_v has shape", (q, k, k), {"descale_v": good["descale_k"]}),
+            ("descale_q is a list", (q, k, k), {"descale_q": [1.0]}),
+        ):
+            with self.subTest(pattern), self.assertRaisesRegex(flashcore.Error, pattern):
+                flashcore.attention(*arrays, **{**good, "descale_blocks": (16, 8), **changed})
+
+
 class FrameworkTest(unittest.TestCase):
     """A framework's own 8-bit arrays: the same numbers as from bytes."""
 

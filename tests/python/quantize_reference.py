@@ -134,7 +134,7 @@ def _transposed(xp: Any, v: Any, heads: int, rows: int) -> Any:
 
 def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e4m3", smooth_k: bool = False, hadamard: bool = False,
              seed: int = 0, layout: str = "bhsd", v_layout: str = "nd", descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
-             saturated: Any = None) -> Quantized:  # fmt: skip
+             saturated: Any = None, blocks: Any = None) -> Quantized:  # fmt: skip
     """As flashcore.quantize, of arguments that are right; counts of NumPy's arrays alone."""
     given = {"q": descale_q, "k": descale_k, "v": descale_v}
     xp: Any = _Torch() if _is_torch(q) else _Numpy()
@@ -154,9 +154,15 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
         group = x.shape[heads] // heads_kv
         shape = (*x.shape[:heads], heads_kv, group, *x.shape[heads + 1 :])
         grouped = x.reshape(shape)
-        by_row = scaling == "token" and role != "v"
+        by_row = scaling in ("token", "block") and role != "v"
         kept = tuple(range(4)) if by_row else (0, heads) if scaling != "tensor" else ()
         largest = xp.largest(grouped, tuple(axis for axis in range(5) if axis not in kept))
+        if by_row and scaling == "block" and largest.size:
+            # Of rows of a block, of which the last is short, the largest is that of each.
+            block, axis = blocks["qk".index(role)], rows if heads == 2 else rows + 1
+            firsts = xp.np.arange(0, largest.shape[axis], block)
+            largest = xp.np.repeat(xp.np.maximum.reduceat(largest, firsts, axis=axis), block, axis=axis)
+            largest = xp.np.take(largest, xp.np.arange(x.shape[rows]), axis=axis)
         descale = xp.where(largest > 0, xp.at_least(largest / LARGEST[dtype], 2.0**-126), 1.0)
         if given[role] is not None:
             of_heads = (batch, heads_kv, 1, 1, 1) if heads == 1 else (batch, 1, heads_kv, 1, 1)

@@ -61,7 +61,9 @@ class Draw:
             # A sum beyond 32 bits, where one word carries over to the next.
             self.counts = memory.place(extra.integers(2**32 - 20, 2**32 + 20, 3))
             self.options["saturated"] = self.counts
-        if self.options["scaling"] != "token" and (self.is_edge or extra.random() < 0.3):
+        if self.options["scaling"] == "token" and extra.random() < 0.5:
+            self.options.update(scaling="block", blocks=(pick(extra, [1, 2, 5, 64, 1000]), pick(extra, [1, 3, 16, 64, 128])))
+        if self.options["scaling"] in ("tensor", "head") and (self.is_edge or extra.random() < 0.3):
             # Of which some are too small, so that numbers saturate.
             shape = (1,) if self.options["scaling"] == "tensor" else (batch, heads_kv)
             for role in "qkv":
@@ -151,6 +153,9 @@ FAULTS = {
     "a row's largest of half its lanes": ("kernel.cuh", "for (int mask = 1; mask < parts; mask *= 2) largest", "for (int mask = 2; mask < parts; mask *= 2) largest"),
     "a row's largest of its first part": ("kernel.cuh", "i < first + parts && i < kThreads", "i < first + 1 && i < kThreads"),
     "rows meet each other's largest": ("kernel.cuh", "  ptx::bar_sync();  // the rows before have been read\n", ""),
+    "a block's factor for its first row alone": ("kernel.cuh", "row < tile.of_group.end; row += kThreads", "row < tile.of_group.first + 1; row += kThreads"),
+    "a block reaches into the next head": ("params.h", "return {first, end < last ? end : last};", "return {first, end};"),
+    "blocks counted on from head to head": ("params.h", "run * x.run_rows + (group - run * x.blocks)", "run * x.blocks * x.group_rows + (group - run * x.blocks)"),
     "factors of rows by head alone": ("kernel.cuh", "static_cast<long long>(place.slab) * x.seqlen + place.row", "static_cast<long long>(place.head) * x.seqlen + place.row"),
     "counts by one lane alone": ("../tile/saturation.cuh", "for (int mask = 1; mask < 32; mask *= 2) sum", "for (int mask = 1; mask < 1; mask *= 2) sum"),
     "counts without a carry": ("../tile/saturation.cuh", "if (before + all < before)", "if (before + all < before && all == 0)"),
@@ -211,6 +216,9 @@ class QuantizeTest(unittest.TestCase):
                 flashcore.quantize(*arrays)
         factors = {"descale_q": 1, "descale_k": numpy.ones((1,), "float32"), "descale_v": 0.5}
         for pattern, arguments in (
+            (r"blocks is \(0, 4\); give \(rows of q, keys\) that have one factor, as \(128, 64\), each at least 1", {"scaling": "block", "blocks": (0, 4)}),
+            (r"blocks is \(2, 4\) and scaling 'token'; use scaling='block', or leave it out", {"scaling": "token", "blocks": (2, 4)}),
+            ("scaling is 'blocks'; use 'tensor', 'head', 'token' or 'block'", {"scaling": "blocks"}),
             ("descale_v is not given and others are; give all three, or none", {"descale_q": 1, "descale_k": 1}),
             ("scaling is 'token', whose factors are found on the way; use 'tensor' or 'head'", {**factors, "scaling": "token"}),
             (r"descale_q is a number; give float32 \(1, 2\), or scaling='tensor'", {**factors, "scaling": "head"}),

@@ -30,19 +30,26 @@ class CpuQuantiser {
   void run() const {
     if (params_.k_mean && params_.k.seqlen > 0) for_each(params_.heads, params_.k, [&](int slab) { find_mean(slab); });
     for (const Operand* x : {&params_.q, &params_.k, &params_.v}) {
-      const int rows = x->groups * x->group_rows;
-      if (!params_.has_factors) find_factors(*x, rows);
-      for_each(rows, *x, [&](int row) { write_row(*x, row); });
+      if (!params_.has_factors) find_factors(*x);
+      for_each(x->rows, *x, [&](int row) { write_row(*x, row); });
     }
     if (params_.is_transposed) for_each(params_.heads, params_.v, [&](int slab) { write_padding(slab); });
   }
 
  private:
-  void find_factors(const Operand& x, int rows) const {
+  void find_factors(const Operand& x) const {
     const int factors = factors_of(x);
     std::fill_n(x.factors, factors, 0.0f);
-    for_each(rows, x, [&](int row) { note_largest(x, row); });
-    for (int i = 0; i < factors; ++i) x.factors[i] = factor_of(x.factors[i], x.factors[i] > 0, largest_code_);
+    for_each(x.rows, x, [&](int row) { note_largest(x, row); });
+    // Of a block the first row has it first.
+    for (int i = 0; i < factors; ++i) {
+      const int first = x.by_block ? first_of_block(x, i) : i;
+      x.factors[i] = first == i ? factor_of(x.factors[i], x.factors[i] > 0, largest_code_) : x.factors[first];
+    }
+  }
+  static int first_of_block(const Operand& x, int number) {
+    const int row = number % x.run_rows;
+    return number - row + row / x.group_rows * x.group_rows;
   }
 
   using Row = std::array<float, kMostColumns>;
@@ -50,7 +57,7 @@ class CpuQuantiser {
   // body(i) for 0 <= i < count, of which each is a row of x or more.
   template <class Body>
   void for_each(int count, const Operand& x, const Body& body) const {
-    const std::int64_t bytes = std::int64_t{x.groups} * x.group_rows * x.dim * static_cast<int>(size_of(type_));
+    const std::int64_t bytes = std::int64_t{x.rows} * x.dim * static_cast<int>(size_of(type_));
     const std::int64_t wanted = std::clamp<std::int64_t>(bytes / kBytesPerThread, 1, cpu_threads());
     std::atomic<int> next{0};
     const auto work = [&](int) {
@@ -100,7 +107,7 @@ class CpuQuantiser {
   }
 
   static float& factor_of_row(const Operand& x, int number) {
-    return x.factors[x.by_row ? number : number / x.group_rows];
+    return x.factors[x.by_row ? number : x.by_block ? first_of_block(x, number) : number / x.group_rows];
   }
 
   // The largest so far is in the place of the factor.

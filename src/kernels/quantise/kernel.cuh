@@ -99,13 +99,15 @@ means(const __grid_constant__ QuantiseParams params) {
 
 // A CTA's share of a tensor: a chunk of a group's rows.
 struct Tile {
-  int group, first, end;  // rows
+  int group;
+  Rows of_group;
+  int first, end;  // rows
 };
 FC_DEVICE Tile tile_of(const Operand& x, int number) {
   const int group = x.by_chunks.quotient(number), chunk = number - group * x.chunks;
-  const int first = chunk * x.chunk_rows;
-  const int end = first + x.chunk_rows < x.group_rows ? first + x.chunk_rows : x.group_rows;
-  return {group, group * x.group_rows + first, group * x.group_rows + end};
+  const Rows rows = rows_of(x, group);
+  const int first = rows.first + chunk * x.chunk_rows, end = first + x.chunk_rows;
+  return {group, rows, first, end < rows.end ? end : rows.end};
 }
 
 // body(place, part, is_there, values) for each row of the tile, less the mean and rotated where asked. Lanes of a warp
@@ -132,6 +134,7 @@ FC_DEVICE void for_each_row(const QuantiseParams& params, const Operand& x, cons
 
 template <Kind K, bool kVector>
 FC_DEVICE void find_largest(const QuantiseParams& params, const Operand& x, const float* mean, int number) {
+  if (x.by_row) return;  // keys beside blocks of rows of q
   const Tile tile = tile_of(x, number);
   float largest = 0.0f;
   for_each_row<K, kVector>(params, x, mean, tile, [&](const Place&, int, bool, const float(&values)[kColumns]) {
@@ -158,8 +161,13 @@ FC_DEVICE void find_largest(const QuantiseParams& params, const Operand& x, cons
       largest = ptx::max(largest, ptx::ld_global_f32(of_group + i));
     largest = of_cta(largest);
   }
-  if (ptx::tid_x() == 0)
-    ptx::st_global_f32(x.factors + tile.group, factor_of(largest, largest > 0.0f, largest_of(K.code)));
+  const float factor = factor_of(largest, largest > 0.0f, largest_of(K.code));
+  if (x.by_block) {
+    for (int row = tile.of_group.first + ptx::tid_x(); row < tile.of_group.end; row += kThreads)
+      ptx::st_global_f32(x.factors + row, factor);
+  } else if (ptx::tid_x() == 0) {
+    ptx::st_global_f32(x.factors + tile.group, factor);
+  }
 }
 
 template <Kind K, bool kVector>
@@ -193,7 +201,7 @@ template <Kind K, bool kVector, bool kByRow>
 FC_DEVICE void write_codes(const QuantiseParams& params, const Operand& x, const float* mean, int number) {
   const Tile tile = tile_of(x, number);
   float factor = 0.0f;
-  if constexpr (!kByRow) factor = ptx::ld_global_f32(x.factors + tile.group);
+  if constexpr (!kByRow) factor = ptx::ld_global_f32(x.factors + (x.by_block ? tile.of_group.first : tile.group));
   unsigned saturated = 0;
   for_each_row<K, kVector>(
       params, x, mean, tile, [&](const Place& place, int part, bool is_there, const float(&values)[kColumns]) {

@@ -30,20 +30,24 @@ inline constexpr int kTileKeys = 128, kTileColumns = 64;
 inline constexpr int kTransposeShared = kTileKeys * kTileColumns;
 
 // A tensor of rows, which are numbered as [batch, heads, seqlen] is. Rows of one group share a factor, and lie one
-// after another: all, or the rows of a batch entry and key head; or each row has its own, and all are of one group.
+// after another: all, the rows of a batch entry and key head, or blocks of a batch entry and head, of which the last
+// may be short; or each row has its own, and all are of one group.
 struct Operand {
   const void* from;
   void* to;
-  float* factors;  // [groups], or of each row; written
+  float* factors;  // [groups], or of each row, blocks too; written
   Strides from_stride, to_stride;
-  tile::FastDivide by_seqlen, by_heads, by_chunks;
+  tile::FastDivide by_seqlen, by_heads, by_chunks, by_blocks;
   int heads, seqlen, dim;
+  int rows;
   int groups, group_rows;
+  int blocks, run_rows;    // groups of a run of rows, of which the last has what is left
   int chunk_rows, chunks;  // CTAs share the rows of a group
   int first_tile;          // among the CTAs of all three
   int first_group;         // among the groups of all three
   int is_rotated;          // by the Hadamard transform
   int by_row;              // a factor for each row
+  int by_block;            // one for each group, written for each of its rows
   int number;              // among the three
 };
 
@@ -78,7 +82,10 @@ constexpr int rows_at_once(int dim) { return kThreads / parts_of(dim); }
 constexpr int round_up_keys(int keys) { return (keys + 15) / 16 * 16; }
 
 // `largest` looks at the tiles from here on: rows that have a factor each find theirs when they are written.
-inline int first_searched_tile(const QuantiseParams& params) { return params.q.by_row ? params.v.first_tile : 0; }
+inline int first_searched_tile(const QuantiseParams& params) {
+  if (!params.q.by_row) return 0;
+  return params.k.by_row ? params.v.first_tile : params.k.first_tile;
+}
 
 struct Place {
   int head, batch, row;
@@ -97,7 +104,17 @@ inline long long offset_of(const Strides& stride, const Place& place) {
   return place.batch * stride.batch + place.head * stride.head + place.row * stride.row;
 }
 
-inline int factors_of(const Operand& x) { return x.by_row ? x.group_rows : x.groups; }
+// Rows of a group.
+struct Rows {
+  int first, end;
+};
+inline Rows rows_of(const Operand& x, int group) {
+  const int run = x.by_blocks.quotient(group), first = run * x.run_rows + (group - run * x.blocks) * x.group_rows;
+  const int end = first + x.group_rows, last = (run + 1) * x.run_rows;
+  return {first, end < last ? end : last};
+}
+
+inline int factors_of(const Operand& x) { return x.by_row || x.by_block ? x.rows : x.groups; }
 inline int group_of_slab(const Operand& v, int slab) { return v.groups == 1 ? 0 : slab; }
 
 }  // namespace flashcore::quantise

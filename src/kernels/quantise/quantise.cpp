@@ -20,13 +20,22 @@ tile::FastDivide divide_by(int divisor) { return tile::FastDivide::by(std::max(d
 
 enum class Factors { kOne, kOfHeads, kOfRows };
 
-void cut(Operand& x, int batch, int heads, int heads_kv, int seqlen, int dim, Factors factors) {
+// `block`: rows that have a factor with Factors::kOfRows.
+void cut(Operand& x, int batch, int heads, int heads_kv, int seqlen, int dim, Factors factors, int block = 1) {
   const bool by_head = factors == Factors::kOfHeads;
-  x.by_row = factors == Factors::kOfRows ? 1 : 0;
+  x.by_block = factors == Factors::kOfRows && block > 1 ? 1 : 0;
+  x.by_row = factors == Factors::kOfRows && block == 1 ? 1 : 0;
   x.heads = heads, x.seqlen = seqlen, x.dim = dim;
   x.by_seqlen = divide_by(seqlen), x.by_heads = divide_by(heads);
-  x.groups = by_head ? batch * heads_kv : 1;
-  x.group_rows = by_head ? heads / heads_kv * seqlen : batch * heads * seqlen;
+  x.rows = batch * heads * seqlen;
+  if (x.by_block) {
+    x.run_rows = seqlen, x.group_rows = std::min(block, seqlen), x.blocks = ceil_div(seqlen, block);
+    x.groups = batch * heads * x.blocks;
+  } else {
+    x.groups = by_head ? batch * heads_kv : 1, x.blocks = 1;
+    x.run_rows = x.group_rows = by_head ? heads / heads_kv * seqlen : x.rows;
+  }
+  x.by_blocks = divide_by(x.blocks);
   const int at_once = rows_at_once(dim);
   const int least = at_once * kRowsOfThread;
   x.chunk_rows = std::max(least, ceil_div(ceil_div(x.group_rows, kMostChunks), at_once) * at_once);
@@ -80,8 +89,8 @@ QuantiseParams params_of(const Sizes& sizes) {
   QuantiseParams params{};
   const Factors of_v = sizes.by_head || sizes.by_row ? Factors::kOfHeads : Factors::kOne;
   const Factors of_qk = sizes.by_row ? Factors::kOfRows : of_v;
-  cut(params.q, sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seqlen_q, sizes.head_dim, of_qk);
-  cut(params.k, sizes.batch, sizes.heads_kv, sizes.heads_kv, sizes.seqlen_kv, sizes.head_dim, of_qk);
+  cut(params.q, sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seqlen_q, sizes.head_dim, of_qk, sizes.rows_of_q);
+  cut(params.k, sizes.batch, sizes.heads_kv, sizes.heads_kv, sizes.seqlen_kv, sizes.head_dim, of_qk, sizes.rows_of_k);
   cut(params.v, sizes.batch, sizes.heads_kv, sizes.heads_kv, sizes.seqlen_kv, sizes.head_dim_v, of_v);
   for (Operand* x : {&params.q, &params.k, &params.v}) {
     x->first_tile = params.tiles;
@@ -131,7 +140,7 @@ Launches launches_of(const Kind& kind, const QuantiseParams& params) {
   if (!params.has_factors) add(Entry::kLargestVector, params.tiles - first_searched_tile(params), kLargestShared);
   const std::int64_t of_v = params.is_transposed ? std::int64_t{params.heads} * params.key_tiles * params.column_tiles
                                                  : params.tiles - params.v.first_tile;
-  const int of_rows = params.q.by_row ? kRowsShared : 0;
+  const int of_rows = params.q.by_row || params.k.by_row ? kRowsShared : 0;
   add(Entry::kCodesVector, params.v.first_tile + of_v, params.is_transposed ? kTransposeShared : of_rows);
   return launches;
 }

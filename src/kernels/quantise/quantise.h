@@ -21,7 +21,8 @@ KernelSource source_of(const Kind& kind);
 struct Sizes {
   int batch = 0, heads_q = 0, heads_kv = 0, seqlen_q = 0, seqlen_kv = 0, head_dim = 0, head_dim_v = 0;
   bool by_head = false;  // factors
-  bool by_row = false;   // of q and k one for each row, of v by head
+  bool by_row = false;   // of q and k one for each row, or each so many rows of a head; of v by head
+  int rows_of_q = 1, rows_of_k = 1;
   bool rotates = false;
   std::uint64_t seed = 0;  // of the rotation's signs
 };
