@@ -1,0 +1,212 @@
+"""How much memory flashcore.quantize moves in a second, beside a copy on the device of as many bytes.
+
+    python -m flashcore.quantize_bench --json results/h200/quantize.json
+
+Each way of quantising is captured into a CUDA graph of several calls, and so is the copy: in each round both are replayed once after a
+replay of their own, in random order. Bytes are counted as docs/fp8.md does: what the launches read and write, though L2 may spare DRAM
+some of it. Before it is timed, what was written has to be within rounding of what was read. On a CPU calls are timed one by one.
+
+A survey: no gates, one process, no calibration of the timer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import math
+import pathlib
+import random
+import statistics
+import sys
+import time
+from typing import Any, Callable, NamedTuple
+
+from . import _library, quantize
+
+WAYS: dict[str, dict[str, Any]] = {
+    "tensor": {}, "head": {"scaling": "head"}, "token": {"scaling": "token"}, "block": {"scaling": "block", "blocks": (128, 64)},
+    "e5m2": {"dtype": "e5m2"}, "v transposed": {"v_layout": "dn"}, "smooth_k": {"smooth_k": True}, "smooth_k, hadamard": {"smooth_k": True, "hadamard": True},
+    "token, smooth_k": {"scaling": "token", "smooth_k": True}, "factors given": {"given": True}, "counted": {"counted": True},
+}  # fmt: skip
+# Relative to the largest magnitude that a factor is made of, half a step at the top of the type: 2^-4 and 2^-3.
+HALF_STEPS = {"e4m3": 2.0**-4, "e5m2": 2.0**-3}
+
+
+class Shape(NamedTuple):
+    batch: int
+    heads: int
+    heads_kv: int
+    keys: int
+    dim: int
+
+    def __str__(self) -> str:
+        return f"b{self.batch}_h{self.heads}_hk{self.heads_kv}_s{self.keys}_d{self.dim}"
+
+
+def shape_of(text: str) -> Shape:
+    try:
+        words = [int(part.lstrip("bhskd")) for part in text.split("_")]
+        shape = Shape(*words)
+    except (TypeError, ValueError):
+        raise argparse.ArgumentTypeError(f"'{text}' is no shape; give one as b8_h16_hk16_s2048_d128") from None
+    if str(shape) != text or min(shape) < 1 or shape.heads % shape.heads_kv:
+        raise argparse.ArgumentTypeError(f"'{text}' is no shape; give one as b8_h16_hk16_s2048_d128, where hk divides h")
+    return shape
+
+
+def moved_bytes(shape: Shape, item: int, way: dict[str, Any]) -> int:
+    """What all launches of a call read and write, factors and means left out, which are little."""
+    of_k = shape.batch * shape.heads_kv * shape.keys * shape.dim
+    of_q = of_k * (shape.heads // shape.heads_kv)
+    elements = of_q + 2 * of_k
+    moved = elements * (item + 1)  # codes
+    if way.get("scaling") == "token":
+        moved += of_k * item  # magnitudes of v alone
+    elif not way.get("given"):
+        moved += elements * item
+    return moved + (of_k * item if way.get("smooth_k") else 0)
+
+
+def prepared(arrays: tuple[Any, ...], way: dict[str, Any]) -> Callable[[], Any]:
+    import torch
+
+    options = {name: value for name, value in way.items() if name not in ("given", "counted")}
+    if way.get("given"):
+        options |= quantize(*arrays, **options).descales
+    if way.get("counted"):
+        options["saturated"] = torch.zeros(3, dtype=torch.int64, device=arrays[0].device)
+    return lambda: quantize(*arrays, **options)
+
+
+def error_of(arrays: tuple[Any, ...], made: Any, way: dict[str, Any]) -> float:
+    """The largest distance of v from what was written, over the largest magnitude that shares its factor. v alone: q and k may be smoothed
+    and rotated."""
+    v, codes = arrays[2].float(), made.v.float().transpose(2, 3) if way.get("v_layout") == "dn" else made.v.float()
+    by = made.descale_v.reshape((-1, 1, 1, 1) if made.descale_v.numel() == 1 else (*made.descale_v.shape, 1, 1))
+    largest = v.abs().amax(dim=(2, 3), keepdim=True) if made.descale_v.numel() > 1 else v.abs().max()
+    return float(((codes * by - v).abs() / largest).max())
+
+
+def samples_on_gpu(calls: dict[str, Callable[[], Any]], repeats: dict[str, int], rounds: int, rng: random.Random) -> dict[str, list[float]]:
+    import torch
+
+    graphs: dict[str, Any] = {}
+    for name, call in calls.items():
+        stream, graphs[name] = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            call()
+            stream.synchronize()
+            with torch.cuda.graph(graphs[name], stream=stream):
+                for _ in range(repeats[name]):
+                    call()
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name in rng.sample(sorted(graphs), len(graphs)):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            graphs[name].replay()
+            start.record()
+            graphs[name].replay()
+            end.record()
+            end.synchronize()
+            samples[name].append(start.elapsed_time(end) * 1e3 / repeats[name])
+    return samples
+
+
+def samples_on_cpu(calls: dict[str, Callable[[], Any]], rounds: int, rng: random.Random) -> dict[str, list[float]]:
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name in rng.sample(sorted(calls), len(calls)):
+            calls[name]()
+            begun = time.perf_counter()
+            calls[name]()
+            samples[name].append((time.perf_counter() - begun) * 1e6)
+    return samples
+
+
+def measure(shape: Shape, device: str, dtype: str, ways: list[str], rounds: int, seed: int) -> list[dict[str, Any]]:
+    """A row for each way, with the copy that was timed in the same rounds."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(seed)
+    normal = lambda heads: torch.randn(shape.batch, heads, shape.keys, shape.dim, device=device, generator=generator).to(getattr(torch, dtype))  # noqa: E731
+    arrays, rng, rows = (normal(shape.heads), normal(shape.heads_kv), normal(shape.heads_kv)), random.Random(seed), []
+    for name in ways:
+        way = WAYS[name]
+        row: dict[str, Any] = {"shape": str(shape), "dtype": dtype, "way": name, "options": {key: value for key, value in way.items()}}
+        rows.append(row)
+        if way.get("hadamard") and (shape.dim & (shape.dim - 1) or shape.dim > 512):
+            row["left_out"] = "a head dim of no Hadamard transform"
+            continue
+        call = prepared(arrays, way)
+        row["error"] = float(f"{error_of(arrays, call(), way):.3g}")
+        row["error_bound"] = 1.01 * HALF_STEPS[way.get("dtype", "e4m3")]
+        if not row["error"] <= row["error_bound"]:
+            row["left_out"] = "what was written is not what was read"
+            continue
+        moved = moved_bytes(shape, arrays[0].element_size(), way)
+        source = torch.zeros(moved // 2, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        calls: dict[str, Callable[[], Any]] = {"flashcore": call, "copy": lambda target=target, source=source: target.copy_(source)}
+        if device == "cpu":
+            samples = samples_on_cpu(calls, rounds, rng)
+        else:
+            repeats = max(2, min(50, int(400 / (moved / 3e6 + 4))))
+            row["calls_of_sample"] = repeats
+            samples = samples_on_gpu(calls, dict.fromkeys(calls, repeats), rounds, rng)
+        row["moved_bytes"] = moved
+        row["samples_us"] = {party: [round(x, 3) for x in of] for party, of in samples.items()}
+        row["us"] = {party: round(statistics.median(of), 3) for party, of in samples.items()}
+        row["gbps"] = {party: float(f"{moved / us / 1e3:.4g}") for party, us in row["us"].items()}
+        row["share_of_copy"] = round(statistics.median(c / f for c, f in zip(samples["copy"], samples["flashcore"])), 4)
+        gc.collect()
+    return rows
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m flashcore.quantize_bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default=None, help='"cuda:0" or "cpu"; default: the GPU if PyTorch sees one')
+    parser.add_argument("--shapes", type=lambda text: [shape_of(word) for word in text.split(",")], metavar="SHAPE,...",
+                        default=[Shape(8, 16, 16, 2048, 128), Shape(1, 32, 8, 16384, 128), Shape(1, 32, 32, 16384, 64), Shape(1, 8, 8, 16384, 256)],
+                        help="as b8_h16_hk16_s2048_d128")  # fmt: skip
+    parser.add_argument("--ways", type=lambda text: text.split(";"), default=list(WAYS), metavar="WAY;...", help="; ".join(WAYS))
+    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    parser.add_argument("--rounds", type=int, default=20, help="samples of each party")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path, help="where the samples go")
+    options = parser.parse_args(argv)
+    unknown = [way for way in options.ways if way not in WAYS]
+    if unknown or options.rounds < 1:
+        parser.error(f"'{unknown[0]}' is no way; use of {'; '.join(WAYS)}" if unknown else f"--rounds is {options.rounds}; at least 1")
+    try:
+        import torch
+
+        device = options.device or ("cuda:0" if torch.cuda.is_available() else "cpu")
+        described = json.loads(_library.text_of(_library.library().fc_context_describe, _library.context(device)))
+    except (ImportError, _library.Error) as error:
+        print(f"flashcore.quantize_bench: error: {error}", file=sys.stderr)
+        return 4
+    rows = []
+    for shape in options.shapes:
+        for row in measure(shape, device, options.dtype, options.ways, options.rounds, options.seed):
+            rows.append(row)
+            print(f"{row['shape']:28} {row['way']:20} " + (row.get("left_out") or f"{row['us']['flashcore']:10.1f} us {row['gbps']['flashcore']:8.1f} GB/s, "
+                  f"{row['share_of_copy']:.3f} of the copy's speed"))  # fmt: skip
+    timed = [row["share_of_copy"] for row in rows if "share_of_copy" in row]
+    if timed:
+        print(f"{len(timed)} rows, {math.exp(statistics.fmean(math.log(share) for share in timed)):.3f} of the copy's speed (geometric mean)")
+    if options.json:
+        from . import __version__
+
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps({
+            "schema": "flashcore.quantize_bench/1", "what": "a survey (docs/fp8.md), not judged by the gates", "measured_at": datetime.datetime.now(datetime.timezone.utc).isoformat(),
+            "device": described["name"], "key": described["key"], "driver": described.get("driver"), "flashcore": __version__,
+            "source_hash": described.get("source_hash", ""), "pytorch": torch.__version__, "dtype": options.dtype, "rounds": options.rounds, "seed": options.seed, "rows": rows,
+        }, indent=1) + "\n")  # fmt: skip
+    return 1 if any("not what was read" in row.get("left_out", "") for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
