@@ -59,6 +59,23 @@ class ReadmeTables(unittest.TestCase):
         self.assertTrue(text.endswith("\nend\n") and "old" not in text)
         self.assertEqual(self.run_script("--check").returncode, 0)
 
+    def test_errors_of_8_bits_are_beside_the_speed(self):
+        row = result("b1_h8_s512_d64_e4m3", 9.4, 1.2)
+        row["correct"] = {"rel_error": 0.031, "timed_rel_error": 0.0258}
+        row["peers"][0]["rel_error"] = 0.03561
+        other = result("b1_h8_s2048_d64_e5m2", 22.0, 0.9)  # of old, without errors
+        self.results(row, other)
+        self.assertEqual(self.run_script().returncode, 0)
+        text = self.readme()
+        self.assertIn("| × floor | error | error of peer | over peer |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n", text)
+        self.assertIn("| 2.00× | 0.026 | 0.036 | 1.20× [1.19, 1.21] |", text)
+        self.assertIn("| 2.00× | – | – | 0.90×", text)
+        self.assertIn("**geometric mean** | | | | | | | **1.04×** of 2 |", text)
+        self.assertIn("*Error*: ‖o − o₆₄‖ / ‖o₆₄‖", text)
+        self.results(row, result("b1_h8_s512_d64_bf16_kve4m3", 22.0, 0.9))
+        self.run_script()
+        self.assertNotIn("error", self.readme())
+
     def test_problems_of_the_suite_that_no_row_has_are_told(self):
         (self.root / "suites").mkdir()
         row = result("b1_h8_s512_d64_fp16", 9.4, 1.2)
