@@ -63,6 +63,8 @@ const std::vector<Pattern>& all_patterns() {
 std::vector<Pattern> patterns_of(const Problem& problem) {
   std::vector<Pattern> patterns = all_patterns();
   std::erase(patterns, problem.is_8bit() ? Pattern::kUnequal : Pattern::kPositive);
+  if (!problem.is_8bit() && !problem.has_quantised_cache())
+    std::erase_if(patterns, [](Pattern p) { return p == Pattern::kOutlierChannels || p == Pattern::kSinks; });
   return patterns;
 }
 

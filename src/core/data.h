@@ -27,7 +27,11 @@ enum class Pattern {
                // row sees, and in some sinks
   kUnequal,  // q and k of very different size, their products as of N(0,1): q of fp16's subnormal numbers and v too, in
              // other types q beyond fp16's range. What flushes subnormal numbers or converts to fp16 shows
-  kPositive,  // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
+  kPositive,         // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
+  kOutlierChannels,  // two channels of K far from zero for all keys of a head, as models have them: the scores of a row
+                     // share a part that is far from zero, and what rounds them before it is taken from them shows
+  kSinks,  // the first keys take nearly all weight of each row, and have small values, as models have them: o is made
+           // of the others, and what drops or rounds small weights shows
 };
 
 template <>
@@ -35,15 +39,24 @@ struct WordsOf<Pattern> {
   static constexpr std::string_view what = "data pattern";
   // In the order in which they are tried, the simplest first: the fuzzer shrinks a failing case towards the first ones.
   static constexpr std::pair<Pattern, std::string_view> table[] = {
-      {Pattern::kNormal, "normal"},     {Pattern::kPeaked, "peaked"},        {Pattern::kLargeLogits, "large_logits"},
-      {Pattern::kConstant, "constant"}, {Pattern::kOutlier, "outlier"},      {Pattern::kLongTail, "long_tail"},
-      {Pattern::kExtreme, "extreme"},   {Pattern::kNonFinite, "non_finite"}, {Pattern::kUnequal, "unequal"},
+      {Pattern::kNormal, "normal"},
+      {Pattern::kPeaked, "peaked"},
+      {Pattern::kLargeLogits, "large_logits"},
+      {Pattern::kConstant, "constant"},
+      {Pattern::kOutlier, "outlier"},
+      {Pattern::kLongTail, "long_tail"},
+      {Pattern::kExtreme, "extreme"},
+      {Pattern::kNonFinite, "non_finite"},
+      {Pattern::kUnequal, "unequal"},
       {Pattern::kPositive, "positive"},
+      {Pattern::kOutlierChannels, "outlier_channels"},
+      {Pattern::kSinks, "sinks"},
   };
 };
 const std::vector<Pattern>& all_patterns();
-// Those that a problem is judged on: all, but kPositive of 8 bits only, whose sums alone are cut off that much, and
-// kUnequal not of these, whose factors make all sizes alike.
+// Those that a problem is judged on: all, but kPositive of 8 bits only, whose sums alone are cut off that much,
+// kUnequal not of these, whose factors make all sizes alike, and kOutlierChannels and kSinks of 8 bits and of quantised
+// caches only, which have few bits for what is small beside something large.
 std::vector<Pattern> patterns_of(const Problem& problem);
 
 // What a tensor of a score or mask function holds, row-major: fp32, int32 of either sign, or a byte, of which 0 is

@@ -24,6 +24,7 @@ constexpr double kTinyQ = 0x1p-15, kLargeK = 0x1p13, kTinyV = 0x1p-15, kLargeQ =
 constexpr double kNegativeLogit = 120;  // e^-120 is no number of fp32
 // What tensor cores cut of sums of 8 bits grows with the score, and the bound with it.
 constexpr double kNegativeLogitOf8Bits = 40;
+constexpr std::int64_t kSinkKeys = 4;
 
 std::int64_t index_of(const Place& at, std::int64_t heads, std::int64_t rows, std::int64_t columns) {
   return ((at.batch * heads + at.head) * rows + at.row) * columns + at.column;
@@ -149,7 +150,9 @@ double PatternValues::token_factor_of_v(const Place& at) const {
     case Pattern::kExtreme:
     case Pattern::kNonFinite:
     case Pattern::kUnequal:
-    case Pattern::kPositive: return 1;
+    case Pattern::kPositive:
+    case Pattern::kOutlierChannels:
+    case Pattern::kSinks: return 1;
   }
   throw_internal("no such data pattern: {}", static_cast<int>(pattern_));
 }
@@ -186,10 +189,12 @@ float PatternValues::q_value(const Place& at, double plain) const {
       return static_cast<float>(plain - std::min(negative_ / squares_of_k(at), 1000.0) *
                                             k_value({at.batch, at.head / p_.group_size(), 0, at.column}));
     case Pattern::kNonFinite: return poison_q(at, static_cast<float>(plain));
+    case Pattern::kSinks: return static_cast<float>(plain + sink_direction(at));
     case Pattern::kNormal:
     case Pattern::kOutlier:
     case Pattern::kUnequal:
-    case Pattern::kPositive: return static_cast<float>(plain);
+    case Pattern::kPositive:
+    case Pattern::kOutlierChannels: return static_cast<float>(plain);
   }
   throw_internal("no such data pattern: {}", static_cast<int>(pattern_));
 }
@@ -198,7 +203,27 @@ float PatternValues::k_scaled(const Place& at, double plain) const {
   if (is_zero(pattern_, at, kZerosOfK)) return 0;
   if (pattern_ == Pattern::kLargeLogits || pattern_ == Pattern::kExtreme) return static_cast<float>(large_ * plain);
   if (pattern_ == Pattern::kNonFinite) return poison_k(at, static_cast<float>(plain));
+  if (pattern_ == Pattern::kOutlierChannels) return static_cast<float>(plain + channel_offset(at));
+  if (pattern_ == Pattern::kSinks && at.row < kSinkKeys)
+    return static_cast<float>(0.125 * plain + sink_size(at.row) * sink_direction(at));
   return static_cast<float>(plain);
+}
+
+// Two channels of each key head, on either side of zero: 30 and 20 times what the others vary by.
+double PatternValues::channel_offset(const Place& at) const {
+  const std::int64_t head = at.batch * p_.heads_kv + at.head, dim = p_.head_dim;
+  if (at.column == (5 * head + 1) % dim) return 30;
+  return at.column == (5 * head + 1 + dim / 2) % dim ? -20 : 0;
+}
+
+// What all rows of q have in common, and what the sinks' keys are along; q's heads of a group alike.
+double PatternValues::sink_direction(const Place& at) const { return at.column % 2 == 0 ? 1 : -1; }
+
+// So that the first key has most of a row's weight, and those behind it less each time. The others' scores vary by
+// about 1.5 with a usual scale.
+double PatternValues::sink_size(std::int64_t key) const {
+  const double logit = 3 - portable_log(1 / static_cast<double>(p_.seqlen_kv + 1)) - static_cast<double>(key);
+  return std::min(logit / (p_.softmax_scale() * static_cast<double>(p_.head_dim)), 1000.0);
 }
 
 float PatternValues::v_value(const Place& at, double plain) const {
@@ -207,6 +232,7 @@ float PatternValues::v_value(const Place& at, double plain) const {
     return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
   if (pattern_ == Pattern::kExtreme) return static_cast<float>(extreme_v_ * plain);
   if (pattern_ == Pattern::kPositive) return static_cast<float>(std::abs(plain));
+  if (pattern_ == Pattern::kSinks && at.row < kSinkKeys) return static_cast<float>(0.01 * plain);
   if (pattern_ == Pattern::kNonFinite) return poison_v(at, static_cast<float>(plain));
   if (pattern_ == Pattern::kOutlier && is_outlier(at)) return static_cast<float>(1000 * plain);
   return is_zero(pattern_, at, kZerosOfV) ? 0 : static_cast<float>(plain);

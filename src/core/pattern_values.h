@@ -35,6 +35,9 @@ class PatternValues {
   double tail_peak(std::int64_t keys) const;
   Place place_of_normal(const Place& at) const;
   double k_value(const Place& at) const;
+  double channel_offset(const Place& at) const;
+  double sink_direction(const Place& at) const;
+  double sink_size(std::int64_t key) const;
   double squares_of_k(const Place& at) const;
   bool is_outlier(const Place& at) const;
   float poison_q(const Place& at, float plain) const;

@@ -21,9 +21,10 @@ std::string hash_of(const HostTensor& tensor) {
 
 TEST(DataTest, PatternNamesRoundTrip) {
   for (const Pattern pattern : all_patterns()) EXPECT_EQ(parse_word<Pattern>(to_string(pattern)), pattern);
-  EXPECT_EQ(all_patterns().size(), 10u);
+  EXPECT_EQ(all_patterns().size(), 12u);
   EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_fp16")).size(), 9u);
-  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_e4m3")).size(), 9u);
+  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_e4m3")).size(), 11u);
+  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_fp16_kvint8")).size(), 11u);
   EXPECT_THROW(parse_word<Pattern>("zeros"), Error);
 }
 
