@@ -212,9 +212,9 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
             type, at least 2^-126; 1 for a row without a finite number.
         kv_dtype: "int4": the caches are uint8 [..., head_dim / 2] with two elements a byte, as of `attention`. With cos and sin, and without
             rotary_interleaved, rotary_dim is a multiple of 4 then.
-        saturated: int64 [2], of a quantised cache: to it is added how many elements of k and of v saturated. That are those which rounding to the
-            nearest would take past the type's largest number, infinities too, but not NaN. Beside the factors of keys, which are written,
-            only infinities do.
+        saturated: int64 [2], of a quantised cache: to it is added how many elements of k and of v saturated. An element
+            saturates if rounding to the nearest would exceed the type's largest number; infinities count, NaN does not. Beside the factors of
+            keys, which are written, only infinities do.
 
     Returns:
         The turned q, or None without q. Nothing is written for a row whose sequence has a negative length, no place in its row of the table,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
 from typing import Any
@@ -27,14 +28,17 @@ def _numbers(x: Any, role: str) -> tuple[Any, Any]:
     return (numpy.asarray(x) if isinstance(x, memoryview) else numpy.from_dlpack(x)), numpy
 
 
+def _device_of(x: Any, module: Any) -> Any:
+    """CuPy works on the current device, wherever its arrays lie."""
+    return x.device if module.__name__ == "cupy" else contextlib.nullcontext()
+
+
 def _range(like: Any, module: Any, count: int) -> Any:
     """0 .. count - 1 where `like` lies."""
     if module.__name__ == "torch":
         return module.arange(count, dtype=module.int32, device=like.device)
-    if module.__name__ == "cupy":
-        with like.device:
-            return module.arange(count, dtype="int32")
-    return module.arange(count, dtype="int32")
+    with _device_of(like, module):
+        return module.arange(count, dtype="int32")
 
 
 def document_ids(boundaries: Any, seqlen: int) -> Any:
@@ -67,6 +71,11 @@ def _ids(boundaries: Any, seqlen: Any, role: str) -> Any:
     if borders.ndim not in (1, 2) or borders.shape[-1] < 2 or borders.shape[0] == 0:
         raise Error(f"{role} has shape {tuple(borders.shape)}; give the borders of one row's documents, [documents + 1] or [batch, documents + 1]")
     positions = _range(borders, module, count)
+    with _device_of(borders, module):
+        return _searched(borders, positions, module, count)
+
+
+def _searched(borders: Any, positions: Any, module: Any, count: int) -> Any:
     if module.__name__ == "torch":
         of_rows = positions.expand(*borders.shape[:-1], count).contiguous()
         return module.searchsorted(borders.contiguous(), of_rows, right=True, out_int32=True) - 1
@@ -81,8 +90,11 @@ def ids_of_boundaries(boundaries: Any, seqlen_q: int, seqlen_kv: int) -> tuple[A
         if len(boundaries) != 2:
             raise Error(f"document_boundaries has {len(boundaries)} arrays; give one, or two: of rows and of keys")
         return tuple(_ids(x, n, "document_boundaries") for x, n in zip(boundaries, (seqlen_q, seqlen_kv)))  # type: ignore[return-value]
+    if seqlen_q != seqlen_kv:
+        raise Error(f"document_boundaries is one array, and there are {seqlen_q} rows and {seqlen_kv} keys, whose documents it cannot say; give a pair: of "
+                    "rows and of keys")  # fmt: skip
     of_rows = _ids(boundaries, seqlen_q, "document_boundaries")
-    return of_rows, of_rows if seqlen_q == seqlen_kv else _ids(boundaries, seqlen_kv, "document_boundaries")
+    return of_rows, of_rows
 
 
 def by_sequence(x: Any, role: str, boundaries: View, bound: int, axes: int) -> Any:
@@ -96,6 +108,7 @@ def by_sequence(x: Any, role: str, boundaries: View, bound: int, axes: int) -> A
         raise Error(f"{role} is a {type(x).__name__}, and the boundaries of the sequences are of another framework; give both by one")
     if module.__name__ == "torch" and packed.device != borders.device:
         raise Error(f"{role} is on {packed.device}, and the boundaries of the sequences are on {borders.device}; move one")
-    rows = borders[:-1, None] + _range(borders, module, bound)[None, :]
-    taken = packed[..., module.clip(rows, 0, packed.shape[-1] - 1)]
-    return module.moveaxis(taken, -2, 0)
+    with _device_of(packed, module):
+        rows = borders[:-1, None] + _range(borders, module, bound)[None, :]
+        taken = packed[..., module.clip(rows, 0, packed.shape[-1] - 1)]
+        return module.moveaxis(taken, -2, 0)

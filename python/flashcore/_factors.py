@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import numbers
+import contextlib
 import sys
 from typing import Any, Callable, NamedTuple
 
@@ -123,10 +124,12 @@ def of_blocks(descales: tuple[Any, Any, Any], blocks: Any, sizes: Any, q: View, 
         if made[i] is None or (role == "descale_v" and of_8_bits):
             continue
         wanted = (batch, heads, -(-length // block))
+        if isinstance(made[i], (int, float)):
+            raise Error(f"{role} is {made[i]!r} and descale_blocks is {(rows, keys)}; give one factor for each block, {wanted}")
         found = float_array(made[i], role, q, stream)
         if found.shape != wanted:
             raise Error(f"{role} has shape {found.shape} and descale_blocks is {(rows, keys)}; give one factor for each block, {wanted}")
-        made[i] = _repeated(made[i], role, block, length)
+        made[i] = _repeated(made[i], role, min(block, max(length, 1)), length)
     return made[0], made[1], made[2]
 
 
@@ -139,7 +142,10 @@ def _repeated(x: Any, role: str, block: int, length: int) -> Any:
     library = sys.modules.get({"jaxlib": "jax.numpy", "jax": "jax.numpy"}.get(framework, framework))
     if framework not in ("numpy", "cupy", "jax", "jaxlib") or library is None:
         raise Error(f"{role} is a {type(x).__name__}; factors of blocks are those of NumPy, CuPy, JAX or PyTorch: repeat it for each row yourself")
-    return library.ascontiguousarray(library.repeat(x, block, axis=-1)[..., :length])
+    if framework in ("jax", "jaxlib"):
+        return library.repeat(x, block, axis=-1)[..., :length]
+    with x.device if framework == "cupy" else contextlib.nullcontext():
+        return library.ascontiguousarray(library.repeat(x, block, axis=-1)[..., :length])
 
 
 def _beside_rows(of_q: Any, of_k: Any, of_heads: Any) -> str:

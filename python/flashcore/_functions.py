@@ -177,8 +177,8 @@ def interval_pairs(intervals: Any) -> tuple[Any, ...]:
 
 
 def _whole(x: Any) -> Optional[int]:
-    """A number of Python or its like. None of arrays: one that has an element alone lies on a device, and may change."""
-    if getattr(x, "shape", ()) != ():
+    """A number of Python or NumPy. None of arrays: one that has an element alone lies on a device, and may change."""
+    if getattr(x, "shape", ()) != () or hasattr(x, "__dlpack__"):
         return None
     try:
         return operator.index(x)

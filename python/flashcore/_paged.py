@@ -114,7 +114,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
     Returns:
         The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
         or its sink. A sequence with more keys than the bound or its row of the table allows, or fewer than none, gets NaN in its rows; so
-        does each row that sees a key on a page that the cache does not have. `check_lengths` and `Plan.status` say which sequence it is.
+        does each row that sees a key on a page that the cache does not have. `check_lengths` says which sequence it is.
 
     Raises:
         Error: as `varlen_attention`, and for a cache or a block table that does not fit.
@@ -192,7 +192,7 @@ def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any
         out: [batch, rows, heads, head_dim_v], or without the rows as q. Default: a new array.
         return_lse: also return the log-sum-exp, float32 [batch, heads, rows], or [batch, heads].
         options: max_seqlen_kv, layout, window, window_alignment, scale, softcap, alibi, sink, stream, candidate, descales, functions,
-            deterministic_batch and kv_dtype of `paged_attention`.
+            intervals, deterministic_batch, kv_dtype and check_lengths of `paged_attention`.
 
     Returns:
         The output with the axes of q, or (output, lse).

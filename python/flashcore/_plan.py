@@ -202,7 +202,7 @@ class Plan:
 
     def status(self, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0, seqused_kv: int = 0, seqused_q: int = 0, block_table: int = 0,
                stream: int = 0) -> dict[int, str]:  # fmt: skip
-        """Which sequences of a ragged batch get NaN from a launch on these lengths, and why.
+        """Which sequences of a ragged batch may get NaN from a launch on these lengths, and why.
 
         Waits for the stream and reads the lengths, as they are then: to find a mistake, not for each call. It cannot be captured; of a
         captured launch give the addresses that were captured, after a replay. What was written over since the launch it cannot know.
@@ -211,8 +211,9 @@ class Plan:
             cu_seqlens_q, cu_seqlens_kv, seqused_kv, seqused_q, block_table, stream: as of `launch`.
 
         Returns:
-            {place in the batch: what was given and what is allowed}, of those with impossible lengths, and of those that see a page which the
-            cache does not have. Empty for a plan of fixed lengths.
+            {place in the batch: what was given and what is allowed}, of those with impossible lengths, and of those whose table has a page that
+            the cache does not have among those of their keys: rows that see such a key are NaN, and behind a window there may be none. Empty for
+            a plan of fixed lengths.
 
         Raises:
             Error: for a null or misaligned address, and where the stream is captured.
@@ -420,7 +421,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         prefix: a number of keys, or int32 [batch]: every row sees so many, and the rest is causal (prefix-LM).
         documents: int32 ids of rows and of keys, (ids_q, ids_kv) or one array for both, [batch, seqlen] or [seqlen]: a row sees the keys
             of its own document. Where several masks are given, what all of them show is visible.
-        document_boundaries: the same documents as borders in a row of tokens, int32 [documents + 1] or [batch, documents + 1], or a pair of them,
+        document_boundaries: the same documents as borders in a row of tokens, int32 [documents + 1] or [batch, documents + 1]; a pair of them,
             of rows and of keys; `document_ids` has the rules. Made into ids at each call: of many calls with the same ones, give
             documents=document_ids(boundaries, seqlen).
         intervals: the keys that a row sees, (starts, ends): row i sees the keys from starts up to ends - 1. int32 that broadcast to

@@ -167,8 +167,8 @@ def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e
             the arrays are read once.
         blocks: with scaling="block" how many rows of a head of q, and how many keys, have one factor: (128, 128), or another pair; the last of
             a head may be fewer. Attention takes the factors as those of rows.
-        saturated: int64 [3]: to it is added how many elements of q, k and v saturated. That are those which rounding to the nearest would take
-            past the type's largest number, infinities too, but not NaN. Beside factors that quantize makes only infinities do.
+        saturated: int64 [3]: to it is added how many elements of q, k and v saturated. An element saturates if rounding to the nearest
+            would exceed the type's largest number; infinities count, NaN does not. Beside factors that quantize makes only infinities do.
 
     Returns:
         Quantized, of the arrays' framework and device.

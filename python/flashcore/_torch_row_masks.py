@@ -27,7 +27,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: _Options, alibi_slopes: Opt
     out = torch.empty_strided(shape, strides, dtype=q.dtype, device=q.device)
     if 0 in shape or k.shape[2] == 0:  # a row without keys is 0
         return out.zero_()
-    slopes, logits = (None if x is None else x.detach().float() for x in (alibi_slopes, sink))
+    slopes, logits = (None if x is None else x.detach().float().contiguous() for x in (alibi_slopes, sink))
     if q.device.type == "cpu":
         _torch_launch.follow_threads(torch.get_num_threads())
     _plan.attention(*(_rows(x.detach()) for x in (q, k, v)), causal="top_left" if is_causal else False, window=(left, right), scale=scale, softcap=softcap,
@@ -70,5 +70,6 @@ def _pairs(q: Tensor, k: Tensor, intervals: Any, documents: Any, document_bounda
 def _as(x: Tensor, axes: int) -> Tensor:
     """With axes of one element in front."""
     if not isinstance(x, Tensor) or x.dtype is not torch.int32 or x.dim() > axes:
-        raise Error(f"documents or intervals has {x!r}; give int32 tensors of up to {axes} axes")
+        found = f"a tensor of {x.dtype} and shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise Error(f"documents or intervals has {found}; give int32 tensors of up to {axes} axes")
     return x.reshape((1,) * (axes - x.dim()) + tuple(x.shape))

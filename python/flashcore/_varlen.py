@@ -186,7 +186,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
         or its sink. Rows that no sequence has are not
         written. A sequence whose boundaries leave the arrays, end before they begin or pass a bound gets NaN in its rows, on every
-        device: nobody looks at them on the host but for check_lengths and `Plan.status`, which say which sequence it is.
+        device: nobody looks at them on the host but for check_lengths, which says which sequence it is.
 
     Raises:
         Error: for arrays that do not fit together, dtypes, devices, an out that is read-only or overlaps an input, arguments of another

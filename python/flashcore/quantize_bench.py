@@ -4,7 +4,7 @@
 
 Each way of quantising is captured into a CUDA graph of several calls, and so is the copy: in each round both are replayed once after a
 replay of their own, in random order. Bytes are counted as docs/fp8.md does: what the launches read and write, though L2 may spare DRAM
-some of it. Before it is timed, what was written has to be within rounding of what was read. On a CPU calls are timed one by one.
+some of it. Before it is timed, q, k and v have to be within rounding of what was read. On a CPU calls are timed one by one.
 
 A survey: no gates, one process, no calibration of the timer.
 """
@@ -30,8 +30,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "e5m2": {"dtype": "e5m2"}, "v transposed": {"v_layout": "dn"}, "smooth_k": {"smooth_k": True}, "smooth_k, hadamard": {"smooth_k": True, "hadamard": True},
     "token, smooth_k": {"scaling": "token", "smooth_k": True}, "factors given": {"given": True}, "counted": {"counted": True},
 }  # fmt: skip
-# Relative to the largest magnitude that a factor is made of, half a step at the top of the type: 2^-4 and 2^-3.
-HALF_STEPS = {"e4m3": 2.0**-4, "e5m2": 2.0**-3}
+# Half a step at the top of the type, over its largest number.
+HALF_STEPS = {"e4m3": 16 / 448, "e5m2": 4096 / 57344}
 
 
 class Shape(NamedTuple):
@@ -69,7 +69,8 @@ def moved_bytes(shape: Shape, item: int, way: dict[str, Any]) -> int:
     return moved + (of_k * item if way.get("smooth_k") else 0)
 
 
-def prepared(arrays: tuple[Any, ...], way: dict[str, Any]) -> Callable[[], Any]:
+def prepared(arrays: tuple[Any, ...], way: dict[str, Any]) -> tuple[Callable[[], Any], Any]:
+    """The call, and what it counts saturated elements in, if it does."""
     import torch
 
     options = {name: value for name, value in way.items() if name not in ("given", "counted")}
@@ -77,16 +78,59 @@ def prepared(arrays: tuple[Any, ...], way: dict[str, Any]) -> Callable[[], Any]:
         options |= quantize(*arrays, **options).descales
     if way.get("counted"):
         options["saturated"] = torch.zeros(3, dtype=torch.int64, device=arrays[0].device)
-    return lambda: quantize(*arrays, **options)
+    return lambda: quantize(*arrays, **options), options.get("saturated")
 
 
 def error_of(arrays: tuple[Any, ...], made: Any, way: dict[str, Any]) -> float:
-    """The largest distance of v from what was written, over the largest magnitude that shares its factor. v alone: q and k may be smoothed
-    and rotated."""
-    v, codes = arrays[2].float(), made.v.float().transpose(2, 3) if way.get("v_layout") == "dn" else made.v.float()
-    by = made.descale_v.reshape((-1, 1, 1, 1) if made.descale_v.numel() == 1 else (*made.descale_v.shape, 1, 1))
-    largest = v.abs().amax(dim=(2, 3), keepdim=True) if made.descale_v.numel() > 1 else v.abs().max()
-    return float(((codes * by - v).abs() / largest).max())
+    """The largest distance of an element from what was written, over the largest magnitude of those that share its factor. Rotated q and k are
+    judged by their products with each other, which a rotation leaves as they are."""
+    q, k, v = (x.float() for x in arrays)
+    if way.get("smooth_k"):
+        k = k - k.mean(dim=2, keepdim=True)
+    codes = [made.q.float(), made.k.float(), made.v.float().transpose(2, 3) if way.get("v_layout") == "dn" else made.v.float()]
+    factors = [spread(by, x) for by, x in zip((made.descale_q, made.descale_k, made.descale_v), (q, k, v))]
+    written = [x * by for x, by in zip(codes, factors)]
+    rows = [(1, 1, None)] * 3
+    if way.get("scaling") in ("token", "block"):
+        rows = [(1, 1, rows_of) for rows_of in way.get("blocks", (1, 1))] + [("head",)]  # type: ignore[list-item]
+    elif way.get("scaling") == "head":
+        rows = [("head",)] * 3  # type: ignore[list-item]
+    checked = [(v, written[2], rows[2])] if way.get("hadamard") else list(zip((q, k, v), written, rows))
+    worst = max(float(((x - as_written).abs() / largest_of(x, of, k.shape[1])).max()) for x, as_written, of in checked)
+    if way.get("hadamard"):
+        worst = max(worst, error_of_products(q, k, *written[:2], way))
+    return worst
+
+
+def spread(by: Any, x: Any) -> Any:
+    """Factors as x has its axes: one, one for each key head, or one for each row."""
+    if by.numel() == 1:
+        return by.reshape(1, 1, 1, 1)
+    return by[..., None] if by.dim() == 3 else by.repeat_interleave(x.shape[1] // by.shape[1], dim=1)[..., None, None]
+
+
+def largest_of(x: Any, shared: Any, heads_kv: int) -> Any:
+    """The largest magnitude of those that share a factor: all, a key head's, or so many rows'."""
+    if shared == ("head",):
+        of_heads = x.abs().amax(dim=(2, 3)).reshape(x.shape[0], heads_kv, -1).amax(dim=2)
+        return of_heads.repeat_interleave(x.shape[1] // heads_kv, dim=1)[..., None, None]
+    if shared[2] is None:
+        return x.abs().max()
+    of_rows = x.abs().amax(dim=3)
+    blocks = [block.amax(dim=2, keepdim=True).expand_as(block) for block in of_rows.split(shared[2], dim=2)]
+    import torch
+
+    return torch.cat(blocks, dim=2)[..., None]
+
+
+def error_of_products(q: Any, k: Any, written_q: Any, written_k: Any, way: dict[str, Any]) -> float:
+    """As error_of: HALF_STEPS of it is what independent roundings of half a step make of products at most, relative to all of them: each
+    number is off by no more than 2^-4 (e4m3) or 2^-3 of itself, uniformly, and a product by both of its numbers."""
+    kind, group = way.get("dtype", "e4m3"), q.shape[1] // k.shape[1]
+    product = lambda a, b: a[:, :, :64] @ b[:, :, :256].repeat_interleave(group, dim=1).transpose(2, 3)  # noqa: E731
+    exact = product(q, k)
+    allowed = {"e4m3": 2.0**-4, "e5m2": 2.0**-3}[kind] * (2 / 3) ** 0.5
+    return float((product(written_q, written_k) - exact).norm() / exact.norm()) / allowed * HALF_STEPS[kind]
 
 
 def samples_on_gpu(calls: dict[str, Callable[[], Any]], repeats: dict[str, int], rounds: int, rng: random.Random) -> dict[str, list[float]]:
@@ -139,11 +183,14 @@ def measure(shape: Shape, device: str, dtype: str, ways: list[str], rounds: int,
         if way.get("hadamard") and (shape.dim & (shape.dim - 1) or shape.dim > 512):
             row["left_out"] = "a head dim of no Hadamard transform"
             continue
-        call = prepared(arrays, way)
+        call, saturated = prepared(arrays, way)
         row["error"] = float(f"{error_of(arrays, call(), way):.3g}")
         row["error_bound"] = 1.01 * HALF_STEPS[way.get("dtype", "e4m3")]
         if not row["error"] <= row["error_bound"]:
             row["left_out"] = "what was written is not what was read"
+            continue
+        if saturated is not None and saturated.any():
+            row["left_out"] = "elements are counted as saturated whose factors are of the largest"
             continue
         moved = moved_bytes(shape, arrays[0].element_size(), way)
         source = torch.zeros(moved // 2, dtype=torch.uint8, device=device)

@@ -29,6 +29,8 @@ class ConstantPool {
   void provide(LoadedProgram& program, const std::string& code);
 
  private:
+  std::unique_ptr<Buffer> allocate(std::size_t bytes);
+
   Device& device_;
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<Buffer>> made_;

@@ -1,5 +1,5 @@
 #pragma once
-// What launches with operands of their own (append, quantise) ask of each tensor before anything is enqueued.
+// What launches with operands of their own (append, quantise, csr) ask of each tensor before anything is enqueued.
 
 #include <algorithm>
 #include <array>

@@ -83,11 +83,17 @@ Interval range_of_side(const ExpressionBox& box, double of_position, double of_l
   return {std::max(i.low + n.low, both.low + behind.low), std::min(i.high + n.high, both.high + behind.high)};
 }
 
-Interval range_over(const RealForm& form, const ExpressionBox& box) {
+Interval range_over(const RealForm& form, const ExpressionBox& box, const VisibleKeys& visible) {
   using enum ExpressionVariable;
   const Interval q = range_of_side(box, form.of(kI), form.of(kSeqlenQ), kI, kSeqlenQ),
                  kv = range_of_side(box, form.of(kJ), form.of(kSeqlenKv), kJ, kSeqlenKv);
-  Interval all{form.constant + q.low + kv.low, form.constant + q.high + kv.high};
+  Interval pair{q.low + kv.low, q.high + kv.high};
+  // A multiple of j - i.
+  if (const double times = form.of(kJ); form.of(kI) == -times && form.of(kSeqlenQ) == 0 && form.of(kSeqlenKv) == 0) {
+    const double a = times * static_cast<double>(visible.first), b = times * static_cast<double>(visible.last);
+    pair = {std::max(pair.low, std::min(a, b)), std::min(pair.high, std::max(a, b))};
+  }
+  Interval all{form.constant + pair.low, form.constant + pair.high};
   for (const ExpressionVariable v : {kB, kH, kHk}) {
     const double a = form.of(v) * static_cast<double>(box[v].first), b = form.of(v) * static_cast<double>(box[v].last);
     all.low += std::min(a, b), all.high += std::max(a, b);
@@ -97,8 +103,8 @@ Interval range_over(const RealForm& form, const ExpressionBox& box) {
 
 class DivisionAnalysis {
  public:
-  DivisionAnalysis(const Expression& expression, const ExpressionBox& box)
-      : nodes_(expression.nodes()), box_(box), ints_(int_ranges(expression, box)) {
+  DivisionAnalysis(const Expression& expression, const ExpressionBox& box, const VisibleKeys& visible)
+      : nodes_(expression.nodes()), box_(box), visible_(visible), ints_(int_ranges(expression, box)) {
     for (std::size_t at = 0; at < nodes_.size(); ++at) {
       Known known = of(nodes_[at]);
       if (nodes_[at].type == ExpressionType::kInt) {
@@ -166,7 +172,7 @@ class DivisionAnalysis {
         break;
       case ZeroOp::kMultiply:
         made.range = hull({x.low * y.low, x.low * y.high, x.high * y.low, x.high * y.high});
-        if (node.args[0] == node.args[1]) made.range.low = 0;
+        if (node.args[0] == node.args[1]) made.range.low = std::max(made.range.low, 0.0);
         if (linear && b.form->is_constant()) made.form = RealForm().plus(*a.form, b.form->constant);
         else if (linear && a.form->is_constant()) made.form = RealForm().plus(*b.form, a.form->constant);
         break;
@@ -181,9 +187,10 @@ class DivisionAnalysis {
         made.range = {power(x.low) < kLeastNormal ? 0 : power(x.low), power(x.high)};
         break;
       }
-      case ZeroOp::kLog:
-      case ZeroOp::kLog2: made.range = {std::log(std::max(x.low, 0.0)), std::log(std::max(x.high, 0.0))}; break;
-      case ZeroOp::kTanh: made.range = {std::tanh(x.low), std::tanh(x.high)}; break;
+      case ZeroOp::kLog: made.range = {std::log(std::max(x.low, 0.0)), std::log(std::max(x.high, 0.0))}; break;
+      case ZeroOp::kLog2: made.range = {std::log2(std::max(x.low, 0.0)), std::log2(std::max(x.high, 0.0))}; break;
+      // On a device it is 1 from 9 on (tile/expression.cuh).
+      case ZeroOp::kTanh: made.range = {x.low < -9 ? -1 : std::tanh(x.low), x.high > 9 ? 1 : std::tanh(x.high)}; break;
       case ZeroOp::kSqrt: made.range = {std::sqrt(std::max(x.low, 0.0)), std::sqrt(std::max(x.high, 0.0))}; break;
       case ZeroOp::kMin: made.range = {std::min(x.low, y.low), std::min(x.high, y.high)}; break;
       case ZeroOp::kMax: made.range = {std::max(x.low, y.low), std::max(x.high, y.high)}; break;
@@ -195,12 +202,12 @@ class DivisionAnalysis {
       case ZeroOp::kModulo: break;  // by int_ranges()
       default: {
         Interval difference{x.low - y.high, x.high - y.low};
-        if (linear) difference = range_over(a.form->plus(*b.form, -1), box_);
+        if (linear) difference = range_over(a.form->plus(*b.form, -1), box_, visible_);
         made.may_hold = may_be(node.op, difference), made.may_fail = may_be(opposite(node.op), difference);
       }
     }
     if (made.form) {
-      const Interval exact = range_over(*made.form, box_);
+      const Interval exact = range_over(*made.form, box_, visible_);
       made.range = {std::max(made.range.low, exact.low), std::min(made.range.high, exact.high)};
     }
     if (std::isnan(made.range.low) || std::isnan(made.range.high)) made.range = {};
@@ -233,7 +240,8 @@ class DivisionAnalysis {
     switch (node.op) {
       case ZeroOp::kToFloat:
       case ZeroOp::kNegate:
-      case ZeroOp::kAbs: return at(node.args[0]).nonzero;
+      case ZeroOp::kAbs:
+      case ZeroOp::kSqrt: return at(node.args[0]).nonzero;
       case ZeroOp::kMultiply:
       case ZeroOp::kMin:
       case ZeroOp::kMax: return at(node.args[0]).nonzero && at(node.args[1]).nonzero;
@@ -279,10 +287,29 @@ class DivisionAnalysis {
 
   // Whether `value` cannot be zero where the condition holds, or where it does not.
   bool excludes_zero(int condition, bool holds, int value) const {
+    if (says_nonzero(condition, holds, value)) return true;
+    const auto argument = [&](std::size_t a) {
+      const int number = args_of(value)[a];
+      return at(number).nonzero || excludes_zero(condition, holds, number);
+    };
+    switch (node(value).op) {
+      case ZeroOp::kToFloat:
+      case ZeroOp::kNegate:
+      case ZeroOp::kAbs:
+      case ZeroOp::kSqrt: return argument(0);
+      case ZeroOp::kMultiply:
+      case ZeroOp::kMin:
+      case ZeroOp::kMax: return argument(0) && argument(1);
+      default: return false;
+    }
+  }
+
+  // The same of the value as a whole.
+  bool says_nonzero(int condition, bool holds, int value) const {
     const ExpressionNode& of = node(condition);
-    if (of.op == ZeroOp::kNot) return excludes_zero(of.args[0], !holds, value);
+    if (of.op == ZeroOp::kNot) return says_nonzero(of.args[0], !holds, value);
     if (of.op == ZeroOp::kAnd || of.op == ZeroOp::kOr) {
-      const bool first = excludes_zero(of.args[0], holds, value), second = excludes_zero(of.args[1], holds, value);
+      const bool first = says_nonzero(of.args[0], holds, value), second = says_nonzero(of.args[1], holds, value);
       return (of.op == ZeroOp::kAnd) == holds ? first || second : first && second;
     }
     if (of.op < ZeroOp::kLess || of.op > ZeroOp::kNotEqual) return false;
@@ -329,20 +356,21 @@ class DivisionAnalysis {
 
   const std::vector<ExpressionNode>& nodes_;
   const ExpressionBox& box_;
+  const VisibleKeys& visible_;
   std::vector<ExpressionIntRange> ints_;
   std::vector<Known> all_;
 };
 
 }  // namespace
 
-void check_divisions(const Expression& expression, const ExpressionBox& box) {
+void check_divisions(const Expression& expression, const ExpressionBox& box, const VisibleKeys& visible) {
   ExpressionBox pairs = box;  // lengths of none have no pair
   for (const ExpressionVariable length : {ExpressionVariable::kSeqlenQ, ExpressionVariable::kSeqlenKv}) {
     pairs[length].first = std::max<std::int64_t>(pairs[length].first, 1);
     pairs[length].last = std::max(pairs[length].last, pairs[length].first);
   }
   for (ExpressionBox::Range& range : pairs.ranges) range.last = std::max(range.first, range.last);
-  const DivisionAnalysis analysis(expression, pairs);
+  const DivisionAnalysis analysis(expression, pairs, visible);
   const std::vector<int>& divisions = analysis.divisions(expression.root());
   if (divisions.empty()) return;
   const int first = *std::min_element(divisions.begin(), divisions.end());

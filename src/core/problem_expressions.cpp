@@ -158,6 +158,16 @@ ExpressionBox expression_box(const Problem& problem) {
 
 namespace {
 
+// Of a ragged batch they depend on lengths.
+VisibleKeys visible_keys(const Problem& problem) {
+  VisibleKeys visible;
+  if (problem.ragged()) return visible;
+  const auto band = problem.band();
+  if (band.bounded_left) visible.first = band.left_offset;
+  if (band.bounded_right) visible.last = band.right_offset;
+  return visible;
+}
+
 // As many as a tensor of the call may have (Problem::validate): what is allocated and counted does not wrap.
 void require_countable(const std::string& name, const ExpressionShape& shape) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
@@ -178,7 +188,7 @@ void require_countable(const std::string& name, const ExpressionShape& shape) {
 std::vector<ExpressionShape> tensor_shapes(const Problem& problem) {
   std::vector<ExpressionShape> shapes(problem.tensors.size());
   const auto widen = [&](const Expression& expression) {
-    check_divisions(expression, expression_box(problem));
+    check_divisions(expression, expression_box(problem), visible_keys(problem));
     const std::vector<ExpressionShape> needed = check_expression(expression, expression_box(problem));
     const std::vector<int> numbers = tensor_numbers(problem, expression);
     for (std::size_t t = 0; t < needed.size(); ++t) {

@@ -188,7 +188,7 @@ class PagesTest(unittest.TestCase):
             self.assertEqual(count, cells or count, line)
             cells = count
             self.assertNotRegex(line, r"(?<!\\)`")
-        ours = ("# flashcore report", "## Tuning funnel", "## Rejected candidates", "## What it cost", "# hostile: ", "## Candidates", "## Before the run", "## Evidence")
+        ours = ("# flashcore report", "## Tuning funnel", "## Rejected candidates", "## What it cost", "# hostile: ", "## Candidates", "## Before the run", "## Errors", "## Evidence")
         for line in text.splitlines():
             if re.match(r"#+ ", line):
                 self.assertTrue(line.startswith(ours), line)

@@ -361,6 +361,8 @@ TEST_F(ExperimentTest, ErrorsAreComparedWithTheControlsAndWithThePrediction) {
   const std::string page = experiment_markdown(result);
   EXPECT_NE(page.find("1; 0.9 to 1.1 predicted |"), std::string::npos) << page;
   EXPECT_NE(page.find("4; 1.5 to 3 predicted: outside |"), std::string::npos) << page;
+  result.facts[1].gates.gates[0].evidence["patterns"][1]["nonfinite"] = 3;
+  EXPECT_FALSE(error_ratio(result, result.facts[1])) << "what is NaN has no error to compare";
   result.facts[0].gates.gates.clear();
   conclude(result);
   EXPECT_EQ(result.summary[2].find("over the control's"), std::string::npos) << "nothing to compare with";

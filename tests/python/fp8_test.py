@@ -266,6 +266,17 @@ class BlocksTest(unittest.TestCase):
         of_rows = [x[:, :, torch.arange(40) // block].contiguous() for x, block in ((of_q, 16), (of_k, 32))]
         self.assertTrue(torch.equal(o, flashcore.attention(q, k, v, descale_q=of_rows[0], descale_k=of_rows[1], descale_v=of_v)))
 
+    def test_jax(self):
+        try:
+            jax = importlib.import_module("jax")
+        except ImportError as error:
+            self.skipTest(f"{error}")
+        q, k, v = (self.draw(self.ml_dtypes.float8_e4m3fn, HEADS_KV, 40) for _ in range(3))
+        factors = {"descale_q": self.factors(HEADS_KV, 3), "descale_k": self.factors(HEADS_KV, 2), "descale_v": self.factors(HEADS_KV, 1)[..., 0]}
+        wanted = flashcore.attention(q, k, v, **factors, descale_blocks=(16, 32))
+        o = flashcore.attention(*map(jax.numpy.asarray, (q, k, v)), **{name: jax.numpy.asarray(x) for name, x in factors.items()}, descale_blocks=(16, 32))
+        self.assertEqual(self.np.asarray(o).tobytes(), wanted.tobytes())
+
     def test_quantize_makes_them(self):
         q, k, v = (self.random.standard_normal((1, 2, 300, 32)).astype("float32") for _ in range(3))
         k[:, :, 100] *= 1000  # costs its block its precision and no other
@@ -285,6 +296,7 @@ class BlocksTest(unittest.TestCase):
         good = {"descale_q": self.factors(HEADS, 2), "descale_k": self.factors(HEADS_KV, 3), "descale_v": self.factors(HEADS_KV, 1)[..., 0]}
         flashcore.attention(q, k, k, **good, descale_blocks=(16, 8))
         for pattern, arrays, changed in (
+            (r"descale_q is 1.0 and descale_blocks is \(16, 8\); give one factor for each block", (q, k, k), {"descale_q": 1.0}),
             (r"descale_blocks is 16; give \(rows of q, keys\) that have one factor", (q, k, k), {"descale_blocks": 16}),
             (r"descale_k has shape \(2, 2, 3\) and descale_blocks is \(16, 16\); give one factor for each block, \(2, 2, 2\)", (q, k, k), {"descale_blocks": (16, 16)}),
             ("descale_q is of dtype float64", (q, k, k), {"descale_q": good["descale_q"].astype("float64")}),

@@ -91,7 +91,8 @@ class DenseTest(unittest.TestCase):
         of_keys = flashcore.document_ids(borders[1], KEYS)
         numpy.testing.assert_array_equal(of_keys, [*wanted[1], 4, 4])
         same = (ids[:, :, None] == flashcore.document_ids(borders, KEYS)[:, None, :])[:, None]
-        self.check(same, document_boundaries=borders)
+        self.check(same, document_boundaries=(borders, borders))
+        self.refused("document_boundaries is one array, and there are 9 rows and 11 keys", document_boundaries=borders)
         self.check(ids[:, None, :, None] == of_keys, document_boundaries=(borders, borders[1]))
         numpy.testing.assert_array_equal(flashcore.document_ids(memoryview(borders[1].copy()), ROWS), wanted[1])
 
@@ -103,12 +104,12 @@ class DenseTest(unittest.TestCase):
             self.assertIs(ids.dtype, torch.int32)
             numpy.testing.assert_array_equal(ids.numpy(), flashcore.document_ids(x, ROWS))
         pair = self.starts_and_ends((BATCH, 1, ROWS))
-        o = flashcore.attention(*map(torch.from_numpy, (self.q, self.k, self.v)), intervals=tuple(map(torch.from_numpy, pair)), document_boundaries=torch.from_numpy(borders))
-        near(o, flashcore.attention(self.q, self.k, self.v, intervals=pair, document_boundaries=borders))
+        o = flashcore.attention(*map(torch.from_numpy, (self.q, self.k, self.v)), intervals=tuple(map(torch.from_numpy, pair)), document_boundaries=(torch.from_numpy(borders),) * 2)
+        near(o, flashcore.attention(self.q, self.k, self.v, intervals=pair, document_boundaries=(borders, borders)))
         # A tensor of one element is read where it lies.
-        alone = torch.tensor([3], dtype=torch.int32)
-        plan = flashcore.plan(*map(torch.from_numpy, (self.q, self.k, self.v)), intervals=(alone, None))
-        self.assertEqual(plan.tensors, ("interval_start",))
+        for alone in (torch.tensor([3], dtype=torch.int32), torch.tensor(3, dtype=torch.int32)):
+            plan = flashcore.plan(*map(torch.from_numpy, (self.q, self.k, self.v)), intervals=(alone, None))
+            self.assertEqual(plan.tensors, ("interval_start",))
 
     @unittest.skipUnless(jax, "JAX does not import")
     def test_jax(self):
@@ -124,11 +125,11 @@ class DenseTest(unittest.TestCase):
             self.refused("intervals is no pair of starts and ends", intervals=wrong)
         self.refused("a pair of two None", intervals=[(0, 5), (None, None)])
         self.refused("intervals has 2147483648 for a start or an end", intervals=(2**31, None))
-        self.refused("document_boundaries is of dtype int64; give int32", document_boundaries=numpy.zeros(3, "int64"))
-        self.refused(r"document_boundaries has shape \(1,\); give the borders of one row's documents", document_boundaries=numpy.int32([0]))
+        self.refused("document_boundaries is of dtype int64; give int32", document_boundaries=(numpy.zeros(3, "int64"),) * 2)
+        self.refused(r"document_boundaries has shape \(1,\); give the borders of one row's documents", document_boundaries=(numpy.int32([0]),) * 2)
         self.refused("document_boundaries has 3 arrays", document_boundaries=(starts, starts, starts))
         self.refused("documents and document_boundaries are given", document_boundaries=starts, documents=starts)
-        self.refused("documents has shape", document_boundaries=numpy.int32([[0, 9]] * 3))
+        self.refused("documents has shape", document_boundaries=(numpy.int32([[0, 9]] * 3),) * 2)
         for wrong in (-1, True, 2.5, None):
             with self.assertRaisesRegex(flashcore.Error, "seqlen is"):
                 flashcore.document_ids(starts, wrong)

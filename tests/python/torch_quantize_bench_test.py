@@ -49,15 +49,20 @@ class QuantizeBenchTest(unittest.TestCase):
         self.assertEqual(count("block"), count("tensor"))
 
     def test_a_wrong_result_is_not_timed(self):
-        def broken(*arrays, **options):
-            made = quantize(*arrays, **options)
-            return made._replace(descale_v=made.descale_v * 2)
-
-        with mock.patch.object(bench, "quantize", broken):
-            status, made = self.run_bench("--ways", "tensor;head")
-        self.assertEqual(status, 1)
-        for row in made["rows"]:
-            self.assertEqual((row["left_out"], "us" in row), ("what was written is not what was read", False))
+        shifted = lambda x: torch.roll(x.view(torch.uint8), 1, 2).view(x.dtype)  # noqa: E731
+        faults = {
+            "descale_q": lambda made: made._replace(descale_q=made.descale_q * 1.2),
+            "descale_k": lambda made: made._replace(descale_k=made.descale_k * 2),
+            "descale_v": lambda made: made._replace(descale_v=made.descale_v * 2),
+            "q": lambda made: made._replace(q=shifted(made.q)),
+            "k": lambda made: made._replace(k=shifted(made.k)),
+        }
+        for name, fault in faults.items():
+            with self.subTest(name), mock.patch.object(bench, "quantize", lambda *arrays, fault=fault, **options: fault(quantize(*arrays, **options))):
+                status, made = self.run_bench("--ways", "tensor;head;token;block;e5m2;smooth_k;smooth_k, hadamard")
+                self.assertEqual(status, 1)
+                for row in made["rows"]:
+                    self.assertEqual((row.get("left_out"), "us" in row), ("what was written is not what was read", False), row["way"])
 
     def test_what_is_refused(self):
         for arguments in (["--ways", "row"], ["--shapes", "b1_h3_hk2_s8_d8"], ["--shapes", "b1_h2"], ["--rounds", "0"]):

@@ -45,7 +45,7 @@ class RowMasksTest(unittest.TestCase):
         yield {"documents": (of_rows, of_keys), "intervals": (few, None)}, same & (key >= few[:, None])
         borders = torch.tensor([[0, 4, 7, 17], [1, 2, 9, 17]], dtype=torch.int32)
         same = flashcore.document_ids(borders, ROWS)[:, None, :, None] == flashcore.document_ids(borders, KEYS)[:, None, None, :]
-        yield {"document_boundaries": borders}, same
+        yield {"document_boundaries": (borders, borders)}, same
 
     def near(self, a, b):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)

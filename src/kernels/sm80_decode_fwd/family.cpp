@@ -76,6 +76,19 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     return std::nullopt;
   }
 
+  // Of config.h, and what ptxas spills though config.h counts enough registers.
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
+                                         const DeviceLimits& limits) const override {
+    if (auto reason = GpuFamily::why_invalid(values, problem, limits)) return reason;
+    // 16 to 40 bytes at head dims 96 and 128, for sm_100 and sm_120 alone.
+    const auto config = config_from<DecodeConfig>(values);
+    if (limits.arch >= 100 && problem.kv_dtype == DType::kInt4 && problem.head_dim_v > 64 &&
+        problem.head_dim_v <= 128 && (config.key_warps < 4 || (problem.has_expression() && config.num_stages > 4)))
+      return "one or two key warps, and more than four stages beside functions of the user's own, have too few "
+             "registers for int4 beside more than 64 columns here";
+    return std::nullopt;
+  }
+
   // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured, but for few rows with
   // functions of the user's own, which no other family that splits a row's keys has, or of 8 bits (splits_alone).
   // Quantised caches have no other family but the naive one and that of wide heads, and 8-bit q in pages has one on

@@ -211,7 +211,8 @@ std::optional<ArmError> error_of(const Trial& gates) {
   for (const Verdict& verdict : gates.gates) {
     if (verdict.gate != Gate::kCorrectness || !verdict.evidence.contains("patterns")) continue;
     for (const nlohmann::json& pattern : verdict.evidence.at("patterns"))
-      if (pattern.value("pattern", "") == to_string(Pattern::kNormal) && pattern.contains("rel"))
+      if (pattern.value("pattern", "") == to_string(Pattern::kNormal) && pattern.contains("rel") &&
+          pattern.value("nonfinite", 0) == 0)  // of elements that are no numbers the others say nothing
         return ArmError{pattern.at("rel").get<double>(), pattern.value("lse_rms", 0.0)};
   }
   return std::nullopt;

@@ -14,7 +14,7 @@ namespace flashcore {
 
 inline constexpr int kMostNeighbourhoods = 10'000'000;  // of a run
 
-// Of one sequence: its kernel is compiled once for all of them. A run of `asked` has case_count() sequences.
+// Of one sequence: its kernel is compiled once for all of them. A run of `asked` has neighbour_cases() sequences.
 inline constexpr std::int64_t kNeighboursOfOneSequence = 10;
 std::int64_t neighbour_cases(std::int64_t asked);
 int neighbourhoods_of_case(std::int64_t index, std::int64_t asked);
