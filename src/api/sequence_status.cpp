@@ -52,12 +52,6 @@ std::string why_no_pages(const Problem& problem, const ProblemLayouts& layouts, 
   return "";
 }
 
-// Of a sequence whose rows are as they should be. One without any has nothing that could be NaN.
-bool has_rows(const SequenceOperands& operands, std::size_t s) {
-  return (operands.seqused_q.empty() ? operands.cu_seqlens_q[s + 1] - operands.cu_seqlens_q[s]
-                                     : operands.seqused_q[s]) > 0;
-}
-
 }  // namespace
 
 std::vector<BadSequence> find_bad_sequences(const Problem& problem, const ProblemLayouts& layouts,
@@ -66,7 +60,7 @@ std::vector<BadSequence> find_bad_sequences(const Problem& problem, const Proble
   for (std::int64_t sequence = 0; problem.ragged() && sequence < problem.batch; ++sequence) {
     const auto s = static_cast<std::size_t>(sequence);
     std::string why = why_no_rows(kQ, operands.cu_seqlens_q, operands.seqused_q, s, problem.seqlen_q, layouts.total_q);
-    if (why.empty() && has_rows(operands, s))
+    if (why.empty())
       why = problem.paged()
                 ? why_no_pages(problem, layouts, operands, s)
                 : why_no_rows(kKv, operands.cu_seqlens_kv, operands.seqused_kv, s, problem.seqlen_kv, layouts.total_kv);

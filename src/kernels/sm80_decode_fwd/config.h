@@ -128,12 +128,13 @@ constexpr int registers_of_thread(const Config& c, int of_multiprocessor = 65536
 constexpr int kPartsAlone = 52, kPartsOfGroup = 16;
 // Parts of a row whose O a lane has on its way to be merged, of four registers each. Nothing of a tile is alive then
 // but what loads of the next one need. Fitted to compilations: of more ptxas loads the next while it adds these, and
-// spills. Codes leave fewer registers: of 26 parts 54 of 72 kinds of problems spilled 4 to 12 bytes at head dim 128
-// where a warp has 32 keys, and of 16 beside few warps or more than 128 columns 4 to 56.
+// spills. Codes leave fewer registers, but where eight rows are columns: of 26 parts 54 of 72 kinds of problems spilled
+// 4 to 12 bytes at head dim 128 where a warp has 32 keys, and of 16 beside few warps or more than 128 columns 4 to 56.
 constexpr int parts_at_once(const Config& c, const Traits& t) {
   const int count = (registers_of_thread(c) - (keys_first(c) ? 96 : 112)) / 4;
   const bool is_full = t.head_dim_v > 128 || c.key_warps < 4 || has_expression(t);
-  const int most = has_quantised_cache(t) ? (is_full ? 12 : 16) : is_full ? 16 : 26;
+  const bool has_codes = has_quantised_cache(t) && (!keys_first(c) || has_8bit_q(t));
+  const int most = has_codes ? (is_full ? 12 : 16) : is_full ? 16 : 26;
   return count > most ? most : count < 4 ? 4 : count;
 }
 // Of eight query rows.
