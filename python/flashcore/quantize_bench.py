@@ -90,12 +90,10 @@ def error_of(arrays: tuple[Any, ...], made: Any, way: dict[str, Any]) -> float:
     codes = [made.q.float(), made.k.float(), made.v.float().transpose(2, 3) if way.get("v_layout") == "dn" else made.v.float()]
     factors = [spread(by, x) for by, x in zip((made.descale_q, made.descale_k, made.descale_v), (q, k, v))]
     written = [x * by for x, by in zip(codes, factors)]
-    rows = [(1, 1, None)] * 3
-    if way.get("scaling") in ("token", "block"):
-        rows = [(1, 1, rows_of) for rows_of in way.get("blocks", (1, 1))] + [("head",)]  # type: ignore[list-item]
-    elif way.get("scaling") == "head":
-        rows = [("head",)] * 3  # type: ignore[list-item]
-    checked = [(v, written[2], rows[2])] if way.get("hadamard") else list(zip((q, k, v), written, rows))
+    shared: list[Any] = [way.get("scaling")] * 3
+    if shared[0] in ("token", "block"):
+        shared = [*way.get("blocks", (1, 1)), "head"]
+    checked = [(v, written[2], shared[2])] if way.get("hadamard") else list(zip((q, k, v), written, shared))
     worst = max(float(((x - as_written).abs() / largest_of(x, of, k.shape[1])).max()) for x, as_written, of in checked)
     if way.get("hadamard"):
         worst = max(worst, error_of_products(q, k, *written[:2], way))
@@ -110,14 +108,14 @@ def spread(by: Any, x: Any) -> Any:
 
 
 def largest_of(x: Any, shared: Any, heads_kv: int) -> Any:
-    """The largest magnitude of those that share a factor: all, a key head's, or so many rows'."""
-    if shared == ("head",):
+    """The largest magnitude of those that share a factor: of all (None), of a key head ("head"), or of so many rows."""
+    if shared == "head":
         of_heads = x.abs().amax(dim=(2, 3)).reshape(x.shape[0], heads_kv, -1).amax(dim=2)
         return of_heads.repeat_interleave(x.shape[1] // heads_kv, dim=1)[..., None, None]
-    if shared[2] is None:
+    if shared is None:
         return x.abs().max()
     of_rows = x.abs().amax(dim=3)
-    blocks = [block.amax(dim=2, keepdim=True).expand_as(block) for block in of_rows.split(shared[2], dim=2)]
+    blocks = [block.amax(dim=2, keepdim=True).expand_as(block) for block in of_rows.split(shared, dim=2)]
     import torch
 
     return torch.cat(blocks, dim=2)[..., None]
