@@ -167,7 +167,8 @@ class ReferenceRun {
         pack_head(inputs_.k, inputs_.v, p_.v_layout, batch, head_kv, factors_of_keys(batch, head_kv));
     const double of_k = p_.k_scaling() == Scaling::kToken ? 1 : descale_k_at(p_, inputs_.descale_k, batch, head_kv, 0);
     const double of_v = p_.v_scaling() == Scaling::kToken ? 1 : descale_v_at(p_, inputs_.descale_v, batch, head_kv, 0);
-    const ReferenceHead what{p_.dtype, p_.output_dtype(), p_.softmax_scale() * of_k, of_v, p_.softcap.value_or(0)};
+    const ReferenceHead what{p_.dtype, p_.output_dtype(),      p_.softmax_scale() * of_k,
+                             of_v,     p_.softcap.value_or(0), p_.has_quantised_cache()};
     // Few rows of many keys: a block of rows each, so that every core has some.
     const std::size_t blocks = (end - begin + kReferenceRows - 1) / kReferenceRows;
     const std::size_t share = (blocks + static_cast<std::size_t>(threads) - 1) / static_cast<std::size_t>(threads);

@@ -188,14 +188,11 @@ RowKind make_scores(const PackedHead& head, ReferenceScratch& scratch, const Ref
 }
 
 // What each row weighs its values with: `p`, times the factors of those that have their own.
-template <class T>
-void multiply_by_factors(const PackedHead& head, std::int64_t first, const std::vector<ReferenceRow>& rows, T* p,
+void multiply_by_factors(const PackedHead& head, std::int64_t first, const std::vector<ReferenceRow>& rows, double* p,
                          std::int64_t stride) {
-  if (head.v_factors.empty()) return;
   for (std::size_t r = 0; r < rows.size(); ++r)
     for (std::int64_t j = rows[r].keys.begin; j < rows[r].keys.end; ++j)
-      p[static_cast<std::int64_t>(r) * stride + j] *=
-          static_cast<T>(head.v_factors[static_cast<std::size_t>(first + j)]);
+      p[static_cast<std::int64_t>(r) * stride + j] *= head.v_factors[static_cast<std::size_t>(first + j)];
 }
 
 // The log-sum-exp of a row without keys.
@@ -359,6 +356,27 @@ float round_p(DType dtype, float exponential) {
   return round_to(DType::kE4M3, exponential * kScale) / kScale;
 }
 
+// A row's exponentials become what is multiplied with V's numbers. Beside a quantised cache weights of 16 bits carry
+// the factors of their values where each has its own, and are numbers of fp16, which codes are exact in: in units of a
+// power of two, so that the largest lies between 2^14 and 2^15.
+void round_weights(const PackedHead& head, std::int64_t first, const ReferenceHead& what, KeyRange<std::int64_t> keys,
+                   float* p) {
+  const bool has_factors = !head.v_factors.empty();
+  const auto factor = [&](std::int64_t j) {
+    return has_factors ? static_cast<float>(head.v_factors[static_cast<std::size_t>(first + j)]) : 1.0f;
+  };
+  const bool are_fp16 = what.quantised_cache && size_of(what.dtype) == 2;
+  float largest = 0;
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    p[j] = are_fp16 ? p[j] * factor(j) : round_p(what.dtype, p[j]) * factor(j);
+    largest = std::max(largest, p[j]);
+  }
+  if (!are_fp16 || !(largest >= std::numeric_limits<float>::min()) || !std::isfinite(largest)) return;
+  const double scale = std::ldexp(1.0, 14 - std::ilogb(largest));
+  for (std::int64_t j = keys.begin; j < keys.end; ++j)
+    p[j] = static_cast<float>(round_to(DType::kF16, static_cast<float>(p[j] * scale)) / scale);
+}
+
 void finish_f32(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, const ReferenceHead& what,
                 ReferenceScratch& scratch, std::int64_t stride) {
   float* p = scratch.p32.data();
@@ -381,8 +399,9 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
     for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
       const float exponential = std::exp(scores[j] - maximum);
       sums[r] += exponential;
-      scores[j] = round_p(what.dtype, exponential);
+      scores[j] = exponential;
     }
+    round_weights(head, first, what, row.keys, scores);
     if (row.sink) {
       const float top = std::max(maximum, *row.sink), of_keys = std::exp(maximum - top);
       const float all = of_keys * sums[r] + std::exp(*row.sink - top);
@@ -391,7 +410,6 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
     *row.ideal_lse = maximum + std::log(sums[r]);
   }
   std::fill(scratch.acc32.begin(), scratch.acc32.end(), 0.0f);
-  multiply_by_factors(head, first, rows, p, stride);
   weigh_values(head, first, rows, p, stride, scratch.acc32.data(), add_values_f32, add_values_one_row_f32);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const float* acc = scratch.acc32.data() + static_cast<std::int64_t>(r) * head.padded_v;

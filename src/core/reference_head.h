@@ -67,6 +67,7 @@ struct ReferenceHead {
   double scale = 1;                  // of q and of what k stores: softmax scale and, of 8 bits, the factor of k
   double v_scale = 1;                // of what v stores
   double softcap = 0;                // of which ReferenceScratch has the function
+  bool quantised_cache = false;      // k and v are codes beside a q of a wider type
 };
 
 }  // namespace flashcore

@@ -214,6 +214,41 @@ TEST(JudgementTest, WeightsThatRowsShareRoundAlike) {
   }
 }
 
+// Beside a quantised cache weights are fp16, in units of the row's largest. Those far below it are lost, which shows
+// where the largest one's value is 0; bf16 would hold them.
+TEST(JudgementTest, WeightsBesideACacheMayVanishInFp16) {
+  for (const char* id : {"b1_h1_sq1_sk2_d64_bf16_kve4m3", "b1_h1_sq1_sk2_d64_bf16_kve4m3_pertoken"}) {
+    const PlacedProblem p = PlacedProblem::parse(id);
+    AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
+    const double unit = p.softmax_scale() * descale_k_at(p, in.descale_k, 0, 0, 0);
+    for (std::int64_t column = 0; column < 64; ++column) {
+      in.k.set(0, 0, 0, column, column == 0 ? 1.0f : 0.0f);
+      in.k.set(0, 0, 1, column, 0.0f);
+      in.v.set(0, 0, 0, column, 0.0f);
+    }
+    for (const bool is_far : {false, true}) {  // the second key's weight is 2^-43 or 2^-14
+      for (std::int64_t column = 0; column < 64; ++column)
+        in.q.set(0, 0, 0, column, column == 0 ? static_cast<float>((is_far ? 30 : 10) / unit) : 0.0f);
+      const Reference ref = reference_forward(p, in, {});
+      const std::vector<float> lost(ref.o.size(), 0.0f);
+      EXPECT_EQ(within_norms(compare(p, ref, lost, ref.ideal_lse), error_bound(p, ref)), is_far) << id;
+    }
+  }
+}
+
+// And the factor of a value rounds with its weight, before o does: of a single key by up to half a unit of fp16.
+TEST(JudgementTest, TheFactorOfALoneValueRounds) {
+  const PlacedProblem p = PlacedProblem::parse("b1_h1_s1_d128_dv192_fp16_kve4m3_pertoken");
+  const Reference ref = reference_forward(p, make_inputs(p, Pattern::kPeaked, 317270503), {});
+  const ErrorBound bound = error_bound(p, ref);
+  const OutputError ideal = compare(p, ref, ref.ideal_o, ref.ideal_lse);
+  EXPECT_GT(ideal.scale, 4e-4);
+  EXPECT_TRUE(within(ideal, bound));
+  std::vector<float> o = ref.ideal_o;
+  for (float& value : o) value *= 1.002f;
+  EXPECT_FALSE(within_scale(compare(p, ref, o, ref.ideal_lse), bound));
+}
+
 // Rows that have the same weights, each in another place (ALiBi where values are constant), round them alike: what the
 // idealised kernel's sums show. Shrunk from what a fuzzer drew on an H200, where kernels that round at other scales
 // than the idealised one, by as much, were refused.
