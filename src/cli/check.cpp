@@ -157,7 +157,7 @@ struct CheckMode {
 };
 
 void refuse_unread_flags(const CLI::App& app) {
-  static const CheckMode modes[] = {{"--fuzz", {"--family", "--kinds", "--seed", "--jobs"}},
+  static const CheckMode modes[] = {{"--fuzz", {"--family", "--kinds", "--seed", "--jobs", "--again"}},
                                     {"--neighbours", {"--family", "--config", "--seed"}},
                                     {"--needles", {"--family", "--config", "--seed", "--seq-kv", "--head-dims"}},
                                     {"--planted", {"--problem"}},
@@ -171,7 +171,7 @@ void refuse_unread_flags(const CLI::App& app) {
   if (!asked) return;
   std::vector<std::string> unread;
   for (const char* flag : {"--suite", "--problem", "--family", "--config", "--patterns", "--configs", "--seed",
-                           "--jobs", "--kinds", "--seq-kv", "--head-dims", "--record", "--recording"})
+                           "--jobs", "--kinds", "--again", "--seq-kv", "--head-dims", "--record", "--recording"})
     if (app.count(flag) > 0 && std::find(asked->reads.begin(), asked->reads.end(), flag) == asked->reads.end())
       unread.emplace_back(flag);
   if (!unread.empty())
@@ -271,6 +271,10 @@ Run add_check(CLI::App& app) {
       ->type_name("N")
       ->check(whole_between(0, 100000));
   add_fuzz_flags(app, options->fuzz, "N random problems instead of a suite; a failure is shrunk to a one-line repro");
+  app.add_option(
+         "--again", options->again,
+         "with --fuzz: what --json of a run like this one wrote; only what failed then, or has changed, is tried")
+      ->type_name("FILE");
   app.add_option("--neighbours", options->neighbours,
                  "N other batches for sequences at random: are the bits of a row its own where that is promised")
       ->type_name("N")
@@ -301,6 +305,7 @@ Run add_check(CLI::App& app) {
       app,
       {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
        "check --device cpu --fuzz 10 --kinds paged,quantised_cache --json fuzz.json",
+       "check --device cpu --fuzz 10 --kinds paged,quantised_cache --again fuzz.json --json fuzz.json",
        "check --device cpu --problem b1_h4_hk2_sq17_sk33_d64_bf16 --family cpu_fwd --patterns normal,peaked --seed 7",
        "check --device cpu --neighbours 20", "check --planted --device emulator --problem gpu_wrong_tail",
        "check --needles --device cpu --seq-kv 4096 --head-dims 64 --json needles.json"});
@@ -311,6 +316,8 @@ Run add_check(CLI::App& app) {
     check_output_file("--record", options->record);
     if (!options->conformance && !(options->record + options->recording).empty())
       throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
+    if (options->fuzz.cases == 0 && !options->again.empty())
+      throw_bad_input("--again belongs to --fuzz: add it, or leave it out");
     options->fuzz.known_kinds();  // refuses what is no kind, before a device is opened
     if (!options->needles && (lengths->count() > 0 || dims->count() > 0))
       throw_bad_input("--seq-kv and --head-dims belong to --needles: add it, or leave them out");

@@ -22,6 +22,7 @@ struct CheckOptions {
   std::string record, recording;                                                // files: of --conformance
   int random_configs = -1;                                                      // not said
   FuzzFlags fuzz;
+  std::string again;  // a file: of --fuzz
   int neighbours = 0;
   int jobs = 0;
   std::uint64_t seed = 1;

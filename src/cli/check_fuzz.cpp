@@ -3,11 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "cli/check.h"
 #include "core/error.h"
-#include "lab/verify/fuzz_file.h"
+#include "core/files.h"
+#include "core/json_text.h"
+#include "lab/verify/fuzz_again.h"
 
 namespace flashcore::cli {
 
@@ -25,6 +28,16 @@ std::vector<const Family*> fuzzed_families(const CheckOptions& options, const De
     throw_bad_input("no family{} runs on {}: there is nothing to fuzz; choose another --device",
                     text.empty() ? "" : " '" + text + "'", device.id);
   return families;
+}
+
+// All that the run has no row of.
+std::vector<std::uint64_t> cases_to_try(const FuzzRun& run) {
+  std::set<std::uint64_t> kept;
+  for (const FuzzRow& row : run.rows) kept.insert(row.index);
+  std::vector<std::uint64_t> indices;
+  for (std::uint64_t index = 0; index < static_cast<std::uint64_t>(run.asked); ++index)
+    if (!kept.contains(index)) indices.push_back(index);
+  return indices;
 }
 
 Trial run_case(Worker& worker, const FuzzCase& c) {
@@ -62,12 +75,20 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
   FuzzRun run;
   run.device = device, run.seed = options.seed, run.asked = cases;
   run.family = candidate_text(options.common), run.kinds = limits.kinds;
+  if (!options.again.empty()) {
+    keep_what_has_not_changed(parse_json(read_file(options.again), options.again), options.again, run);
+    console.line("{} of them are as they were in {}, and are not tried again", run.rows.size(), options.again);
+  }
+  const std::vector<std::uint64_t> indices = cases_to_try(run);
   CheckTally tally;
+  tally.passed = static_cast<int>(run.rows.size());
   std::vector<FuzzRow> failures;
   std::int64_t done = 0;
+  FuzzSession session;
+  session.cases = static_cast<std::int64_t>(indices.size());
   const auto began = std::chrono::steady_clock::now();
-  for_each_with_worker(options, device, cases, [&](Worker& worker, std::mutex& mutex, std::int64_t i) {
-    const auto index = static_cast<std::uint64_t>(i);
+  for_each_with_worker(options, device, session.cases, [&](Worker& worker, std::mutex& mutex, std::int64_t i) {
+    const std::uint64_t index = indices[static_cast<std::size_t>(i)];
     const auto drawn = random_case(options.seed, index, families, device.limits, limits);
     std::optional<Trial> trial;
     if (drawn) trial = run_case(worker, *drawn);
@@ -77,13 +98,17 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
       ++tally.skipped["no family supports what was drawn"];
     } else {
       run.rows.push_back(fuzz_row(index, *drawn, *trial));
+      session.seconds += run.rows.back().seconds;
       if (tally.count(*trial) == Judgement::kFailed) failures.push_back(run.rows.back());
       else if (trial->ended == Ended::kEnvironment && tally.lacking == 1)
         console.summary("not tried: {}", trial->message);
     }
-    console.progress(++done, cases, fmt::format("{} failed  {}", tally.failed, drawn ? drawn->problem.id() : ""));
+    console.progress(++done, session.cases,
+                     fmt::format("{} failed  {}", tally.failed, drawn ? drawn->problem.id() : ""));
   });
-  run.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  session.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  session.measured_at = now_iso8601();
+  run.sessions.push_back(session);
   console.end_progress();
 
   std::set<std::string> told;

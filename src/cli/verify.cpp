@@ -42,6 +42,13 @@ Verification verify_any(const std::string& file, bool recompute) {
   return judge_by_schema(document, file, judges);
 }
 
+// The first of them: of a file of thousands of rows most may say the same.
+void tell_rows(const std::vector<Verification::StaleRow>& rows, Console& console) {
+  constexpr std::size_t kMost = 20;
+  for (std::size_t i = 0; i < std::min(rows.size(), kMost); ++i) console.line("  {}: {}", rows[i].name, rows[i].why);
+  if (rows.size() > kMost) console.line("  and {} more, which --json has", rows.size() - kMost);
+}
+
 struct VerifyArguments {
   Common common;
   std::vector<std::string> files;
@@ -100,9 +107,8 @@ int verify(const VerifyArguments& options) {
     } else {
       console.summary("{}  {}: {}", verdict, files[i], v.reason);
     }
-    for (const auto* rows : {&v.stale, &v.unknown})
-      if (v.stale.size() + v.unknown.size() > 1)
-        for (const Verification::StaleRow& row : *rows) console.line("  {}: {}", row.name, row.why);
+    if (v.stale.size() + v.unknown.size() > 1)
+      for (const auto* rows : {&v.stale, &v.unknown}) tell_rows(*rows, console);
     for (const Verification::StaleRow& row : v.same_code) console.line("  {}: {}", row.name, row.why);
     for (const std::string& remark : v.remarks) console.line("  {}", remark);
     if (!v.unmeasured.empty())

@@ -85,6 +85,13 @@ bool reads_elements_of_pairs(const Expression& expression) {
   return false;
 }
 
+bool mask_combines_elements_of_pairs(const Problem& problem) {
+  if (!problem.has_mask_expression()) return false;
+  const Expression& mask = problem.mask_expression();
+  return mask.nodes()[static_cast<std::size_t>(mask.root())].op != ExpressionOp::kElement &&
+         reads_elements_of_pairs(mask);
+}
+
 ExpressionParams make_expression_params(const Problem& problem, const ProblemLayouts& layouts, double unit) {
   ExpressionParams params{};
   params.unit = static_cast<float>(unit);

@@ -21,6 +21,9 @@ std::string user_expression_header(const Problem& problem);
 // Whether an element that it reads is another one for each pair of a row and a key: such are loaded for all keys of a
 // block at once, and cost registers.
 bool reads_elements_of_pairs(const Expression& expression);
+// Whether the problem's mask function is more than such an element (allowed[i, j] || i == j). What it is combined with
+// is alive beside the elements of all keys, and ptxas spills where elements alone fit.
+bool mask_combines_elements_of_pairs(const Problem& problem);
 
 // Addresses are null: relocate_expressions has them, for an ExpressionParams at byte `offset`. `unit`: of scores before
 // the score function.

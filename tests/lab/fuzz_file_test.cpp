@@ -22,7 +22,7 @@ constexpr std::uint64_t kSeed = 11;
 FuzzRun run_of(std::int64_t cases) {
   FuzzRun run;
   run.device.id = run.device.name = run.device.key = "cpu";
-  run.seed = kSeed, run.asked = cases, run.wall_seconds = 2;
+  run.seed = kSeed, run.asked = cases;
   const std::vector<const Family*> families = families_to_fuzz(run.device.limits, "");
   for (std::int64_t i = cases - 1; i >= 0; --i) {
     const auto index = static_cast<std::uint64_t>(i);
@@ -33,6 +33,8 @@ FuzzRun run_of(std::int64_t cases) {
     trial.seconds = TrialSeconds{.device = 0.25, .host = 0.5};
     run.rows.push_back(fuzz_row(index, *random_case(kSeed, index, families, run.device.limits), trial));
   }
+  const auto count = static_cast<double>(cases);
+  run.sessions.push_back({"2026-11-30T04:00:00.000Z", cases, 2, {.device = count / 4, .host = count / 2}});
   return run;
 }
 

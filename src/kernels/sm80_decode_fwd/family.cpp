@@ -80,12 +80,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
                                          const DeviceLimits& limits) const override {
     if (auto reason = GpuFamily::why_invalid(values, problem, limits)) return reason;
-    // 16 to 40 bytes at head dims 96 and 128, for sm_100 and sm_120 alone.
-    const auto config = config_from<DecodeConfig>(values);
-    if (limits.arch >= 100 && problem.kv_dtype == DType::kInt4 && problem.head_dim_v > 64 &&
-        problem.head_dim_v <= 128 && (config.key_warps < 4 || (problem.has_expression() && config.num_stages > 4)))
-      return "one or two key warps, and more than four stages beside functions of the user's own, have too few "
-             "registers for int4 beside more than 64 columns here";
+    if (const char* reason = why_spills(config_from<DecodeConfig>(values), problem, limits)) return reason;
     return std::nullopt;
   }
 
@@ -175,6 +170,32 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   }
 
  private:
+  // What config.h lets by and ptxas spills.
+  static const char* why_spills(const DecodeConfig& config, const Problem& problem, const DeviceLimits& limits) {
+    const bool is_int4 = problem.kv_dtype == DType::kInt4;
+    // 16 to 40 bytes at head dims 96 and 128, for sm_100 and sm_120 alone.
+    if (limits.arch >= 100 && is_int4 && problem.head_dim_v > 64 && problem.head_dim_v <= 128 &&
+        (config.key_warps < 4 || (problem.has_expression() && config.num_stages > 4)))
+      return "one or two key warps, and more than four stages beside functions of the user's own, have too few "
+             "registers for int4 beside more than 64 columns here";
+    // 12 bytes at head dim 128, of the default until 30 November 2026. fp16 needs no scale of its own, and fits.
+    if (config.warp_rows == 8 && config.ctas_per_sm > 3 && is_int4 && problem.dtype == DType::kBF16 &&
+        problem.head_dim_v > 64)
+      return "four CTAs of an SM leave too few registers for int4 beside q of bf16 and more than 64 columns";
+    // 4 bytes at head dims 144 to 192 beside 48 and 64 columns.
+    if (config.ctas_per_sm > 2 && config.key_warps > 2 && problem.is_8bit() && problem.head_dim > 128 &&
+        problem.head_dim_v > 32)
+      return "three CTAs of an SM with four key warps leave too few registers for q of 8 bits with head dims above 128 "
+             "beside more than 32 columns";
+    return nullptr;
+  }
+
+  // Not this->why_invalid, which asks why_unsupported, which asks here.
+  static bool is_valid(const DecodeConfig& config, const Problem& problem, const DeviceLimits& limits) {
+    return !sm80_decode_fwd::why_invalid(config, traits_of(problem), limits_of(limits)) &&
+           !why_spills(config, problem, limits);
+  }
+
   // Of 8 bits no other family splits the keys of a row: e5m2, which dispatch has always decoded, and e4m3 where a CTA
   // for each head would leave half of the SMs idle through many keys. Nobody has timed that.
   static bool splits_alone(const Problem& problem, const DeviceLimits& limits) {
@@ -191,13 +212,13 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     struct Ring {
       int block_n, num_stages, ctas_per_sm;
     };
-    constexpr Ring kRings[] = {{128, 2, 4}, {128, 2, 2}, {64, 2, 2}, {64, 2, 3}, {64, 2, 2}};
+    constexpr Ring kRings[] = {{128, 2, 4}, {128, 2, 3}, {128, 2, 2}, {64, 2, 2}, {64, 2, 3}, {64, 2, 2}};
     const bool is_int4 = problem.kv_dtype == DType::kInt4;
     const bool many = is_int4 && units_of(problem, 8, 128) >= std::int64_t{32} * limits.multiprocessors;
-    for (const Ring& ring : std::span(kRings).subspan(many ? 0 : has_codes(problem) ? 1 : 3)) {
+    for (const Ring& ring : std::span(kRings).subspan(many ? 0 : has_codes(problem) ? 2 : 4)) {
       const DecodeConfig config = {
           .warp_rows = 8, .block_n = ring.block_n, .num_stages = ring.num_stages, .ctas_per_sm = ring.ctas_per_sm};
-      if (!sm80_decode_fwd::why_invalid(config, traits_of(problem), limits_of(limits))) return config;
+      if (is_valid(config, problem, limits)) return config;
     }
     return std::nullopt;
   }
@@ -225,7 +246,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
                                      .block_n = ring.block_n,
                                      .num_stages = ring.num_stages,
                                      .ctas_per_sm = ring.ctas_per_sm};
-        if (!sm80_decode_fwd::why_invalid(config, traits_of(problem), limits_of(limits))) return config;
+        if (is_valid(config, problem, limits)) return config;
       }
     }
     return std::nullopt;

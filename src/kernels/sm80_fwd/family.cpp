@@ -53,6 +53,10 @@ class Sm80Forward final : public GpuFamily<Config> {
     if (limits.arch >= 90 && problem.paged() && problem.head_dim_v > 224 && config.num_warps == 1 &&
         config.q_in_registers)
       return "one warp has too few registers for Q beside more than 224 columns of a paged cache";
+    // 4 to 84 bytes of 96 and 128 keys, at all head dims.
+    if (config.block_n > 64 && mask_combines_elements_of_pairs(problem))
+      return "blocks of more than 64 keys leave too few registers for a mask function that combines an element of each "
+             "pair with anything else";
     // 12 bytes of eight warps with a window.
     if (config.persistent && config.q_in_registers && problem.head_dim > 128 && problem.band().bounded())
       return "CTAs that go round tiles have too few registers for Q of more than 128 columns beside a mask";

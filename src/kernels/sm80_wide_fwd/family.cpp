@@ -45,6 +45,16 @@ class Sm80WideForward final : public GpuFamily<WideConfig> {
     return "head dims up to 576, packed query heads: warps share rows and split O's columns";
   }
 
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
+                                         const DeviceLimits& limits) const override {
+    if (auto reason = GpuFamily::why_invalid(values, problem, limits)) return reason;
+    // 8 and 12 bytes at head dims 136 and 160. Defaults have no more than 64.
+    if (config_from<WideConfig>(values).block_n > 64 && mask_combines_elements_of_pairs(problem))
+      return "blocks of more than 64 keys leave too few registers for a mask function that combines an element of each "
+             "pair with anything else";
+    return std::nullopt;
+  }
+
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_ampere(problem, limits)) return reason;
     const std::int64_t multiple = problem.has_quantised_cache() ? 128 / bits_of(problem.cache_dtype()) : 8;

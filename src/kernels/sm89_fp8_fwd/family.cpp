@@ -58,6 +58,11 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
         problem.band().bounded())
       return "one or two warps have too few registers to promote each 32 keys of a block of more than 64 under a mask, "
              "with head dims above 64";
+    // Where operands are unpacked: 4 to 12 bytes at head dims 112 and 128.
+    if (!sm89_fp8_fwd::multiplies_8_bits(limits.arch) && problem.head_dim > 96 && problem.head_dim_v <= 64 &&
+        config.block_n > 64 && (config.q_in_registers || config.persistent || config.block_n > 96))
+      return "head dims above 96 beside up to 64 columns of V leave too few registers for blocks of more than 64 keys "
+             "with Q in registers or with CTAs that go round tiles, and of more than 96 without";
     // Q·K of wide heads is unrolled: 8 bytes of two warps, 20 of CTAs that go round tiles.
     if (problem.head_dim >= 160 && problem.head_dim_v <= 128 &&
         (config.persistent || (config.num_warps <= 2 && config.block_n > 32)))

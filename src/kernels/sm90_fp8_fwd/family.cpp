@@ -40,15 +40,27 @@ int most_keys_of_a_block(const Problem& problem, const Fp8Config& config) {
   return problem.ragged() || problem.has_transposed_v() || is_full ? 32 : 64;
 }
 
+// Beside O of a wide V: elements of two tensors in 32 keys spilled 8 to 28 bytes, and a softcap with the largest score
+// in 64 keys 8 to 16.
+const char* why_no_room_beside_wide_o(const Problem& problem, const Fp8Config& config) {
+  if (problem.head_dim_v <= 176) return nullptr;
+  if (score_reads_tensors(problem) && problem.score_expression().tensors().size() > 1)
+    return "more than 176 columns of V leave too few registers for a score function that reads two tensors";
+  if (problem.softcap && problem.amax && config.block_n > 32)
+    return "more than 176 columns of V leave too few registers for a softcap and amax with blocks of more than 32 keys";
+  return nullptr;
+}
+
 // Both functions' elements are on their way together, and what both compute (|i - j| of each key) is kept from one to
 // the other. 64 keys spilled 8 to 168 bytes where the mask compares floats or reads an element for each pair, and where
-// it reads those of rows or keys alone (documents) 20 bytes at head dim 256 only; 32 keys 8 to 96. One consumer without
-// overlap is let by beside O of more than 128 columns: no other config is left there, and four pairs of functions
-// spilled 8 to 100 bytes of it at head dims 176, 192 and 256, others none.
+// it reads those of rows or keys alone (documents) 20 bytes at head dim 256 only; 32 keys 8 to 96. Beside O of 144 and
+// 160 columns one consumer without overlap is let by: no other config is left there, and none was seen to spill. Of 176
+// columns and more four pairs of functions spilled 8 to 100 bytes of it, and no config is left.
 bool are_tensors_too_many(const Problem& problem, const Fp8Config& config) {
   if (!score_reads_tensors(problem) || !problem.has_mask_expression() || problem.mask_expression().tensors().empty())
     return false;
-  if (problem.head_dim_v > 128 && config.num_consumers == 1 && config.overlap == Overlap::kNone) return false;
+  if (problem.head_dim_v > 128 && config.num_consumers == 1 && config.overlap == Overlap::kNone)
+    return problem.head_dim_v > 160;
   const Expression& mask = problem.mask_expression();
   const bool reads_floats = std::ranges::any_of(
       mask.tensors(), [](const ExpressionTensor& tensor) { return tensor.element == ExpressionType::kFloat; });
@@ -123,6 +135,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     if (const int most = most_keys_of_a_block(problem, config); config.block_n > most)
       return fmt::format("blocks of more than {} keys leave too few registers for a score function that reads tensors",
                          most);
+    if (const char* reason = why_no_room_beside_wide_o(problem, config)) return reason;
     if (are_tensors_too_many(problem, config))
       return "tensors of a score and of a mask function together leave too few registers for so many keys of a block";
     if (are_factors_too_many(problem, config))

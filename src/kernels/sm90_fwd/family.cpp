@@ -40,6 +40,18 @@ int most_keys_of_a_block(const Problem& problem, const Config& config) {
   return reads_tensors && is_wide && config.num_consumers == 2 ? 112 : std::numeric_limits<int>::max();
 }
 
+// The same of a mask's elements. Alone they spilled 60 bytes of 112 keys beside one consumer's 192 columns, 4 beside
+// three consumers, and 8 to 24 of 128 keys beside 112 columns. Combined with anything else (allowed[i, j] || i == j)
+// 16 of 28 configs with 96 keys and more spilled 4 to 24, and 16 of 80 keys beside one consumer's 192 columns.
+int most_keys_beside_mask_elements(const Problem& problem, const Config& config) {
+  if (!problem.has_mask_expression() || !reads_elements_of_pairs(problem.mask_expression()))
+    return std::numeric_limits<int>::max();
+  const bool is_full = config.num_consumers == 1 && problem.head_dim_v > 176;
+  if (mask_combines_elements_of_pairs(problem)) return config.num_consumers > 2 ? 48 : is_full ? 64 : 80;
+  if (config.num_consumers == 3) return 48;
+  return is_full ? 96 : problem.head_dim_v > 96 && problem.head_dim_v <= 112 ? 112 : std::numeric_limits<int>::max();
+}
+
 class Sm90Forward final : public GpuFamily<Config> {
  public:
   std::string name() const override { return "sm90_fwd"; }
@@ -59,6 +71,11 @@ class Sm90Forward final : public GpuFamily<Config> {
     if (const int most = most_keys_of_a_block(problem, config); config.block_n > most)
       return fmt::format("blocks of more than {} keys leave too few registers for a score function that reads tensors",
                          most);
+    if (const int most = most_keys_beside_mask_elements(problem, config); config.block_n > most)
+      return fmt::format(
+          "blocks of more than {} keys leave too few registers for a mask function that reads an element "
+          "of each pair",
+          most);
     // 4 bytes, with a softcap and without.
     if (config.num_consumers > 2 && config.q_stages > 1 && config.ping_pong == 4 && problem.paged())
       return "the producer beside three consumers has too few registers for a second Q stage and turns of the softmax "
@@ -125,7 +142,8 @@ class Sm90Forward final : public GpuFamily<Config> {
         if (config.key_groups == 1 && !problem.ragged()) config.ping_pong = 4;
       }
       if (problem.band().bounded()) config.scheduler = Scheduler::kCounter;
-      config.block_n = std::min(config.block_n, most_keys_of_a_block(problem, config));
+      config.block_n = std::min(
+          {config.block_n, most_keys_of_a_block(problem, config), most_keys_beside_mask_elements(problem, config)});
       if (why_invalid(values_of(config), problem, limits)) continue;
       best.offer(config, sm90_fwd::expected_us(config, problem, limits).value_or(kNotMeasuredUs));
     }

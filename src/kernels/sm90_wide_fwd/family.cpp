@@ -20,6 +20,11 @@ using tile::Scheduler;
 constexpr std::int64_t kLeastBlocks = 2;  // of a part that is worth the merge
 constexpr std::int64_t kMostParts = 16;   // for each cluster that runs at once: each takes 128 KB of a workspace
 
+// 8 bytes of 128 keys at head dims 264 to 384.
+int most_keys_of_a_block(const Problem& problem) {
+  return problem.ragged() && mask_combines_elements_of_pairs(problem) ? 64 : 128;
+}
+
 class Sm90WideForward final : public GpuFamily<WideConfig> {
  public:
   std::string name() const override { return "sm90_wide_fwd"; }
@@ -47,6 +52,9 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
     const auto config = config_from<WideConfig>(values);
     if (problem.group_size() % config.pack_heads != 0)
       return fmt::format("pack_heads must divide the {} query heads of a key head", problem.group_size());
+    if (config.block_n > most_keys_of_a_block(problem))
+      return "blocks of more than 64 keys leave too few registers in a ragged batch for a mask function that combines "
+             "an element of each pair with anything else";
     return std::nullopt;
   }
 
@@ -199,7 +207,7 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
   // for each other, 1.00 to 1.04 of the time, and 1.2 to 2.1 with pages; with nine slots 1.03 to 1.08 of the time of
   // eight at head dim 512, as many as a block has pieces of V.
   std::optional<WideConfig> first_valid(const Problem& problem, const DeviceLimits& limits) const {
-    const int keys = problem.seqlen_kv <= 64 ? 64 : 128;
+    const int keys = problem.seqlen_kv <= 64 ? 64 : most_keys_of_a_block(problem);
     for (const int block_n : {keys, 64, 32}) {
       for (const int num_slots : {16, 12, 10, 8, 7, 6, 5, 4, 3}) {
         if (num_slots * block_n > 8 * 128) continue;

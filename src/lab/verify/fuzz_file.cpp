@@ -72,6 +72,7 @@ class FuzzAudit {
     for (const double each : {seconds.at("wall").get<double>(), seconds.at("trials").at("device").get<double>(),
                               seconds.at("trials").at("host").get<double>()})
       if (!(each >= 0)) file_.complain("it took {} seconds", each);
+    expect_sessions();
   }
 
   void run(std::size_t at, const json& row) {
@@ -91,11 +92,7 @@ class FuzzAudit {
       file_.complain("{}: it passed, and its error is {} of its bound", name, share.dump());
     if (ended == Ended::kPassed && !message.empty())
       file_.complain("{}: it passed, and says '{}'", name, excerpt(message));
-    const auto again = draw(index);
-    if (again && again->problem.portable() == problem.portable() && again->candidate.print() == candidate &&
-        to_string(again->pattern) == text_in(row, "pattern") &&
-        again->seed == whole_in<std::uint64_t>(row, "data_seed"))
-      return;
+    if (const auto again = draw(index); again && is_row_of(row, *again)) return;
     redrawn_.insert(family_of(candidate));
     file_.stale(at, name, "the fuzzer draws another case of this seed and number now");
   }
@@ -138,6 +135,17 @@ class FuzzAudit {
   std::map<std::int64_t, Case> cases_;
   std::set<std::string> redrawn_;  // families of which a case is drawn otherwise now
 
+  // The last one wrote the file, and each row is of one of them.
+  void expect_sessions() {
+    const std::vector<FuzzSession> sessions = sessions_of(document_);
+    std::int64_t tried = 0;
+    for (const FuzzSession& each : sessions) tried += each.cases;
+    if (sessions.empty() || sessions.back().measured_at != text_in(document_, "measured_at"))
+      file_.complain("its last session is not of the time at which it was measured");
+    if (tried < static_cast<std::int64_t>(file_.rows().size()))
+      file_.complain("its sessions tried {} cases, and it has {}", tried, file_.rows().size());
+  }
+
   std::optional<FuzzCase> draw(std::int64_t index) const {
     return random_case(seed_, static_cast<std::uint64_t>(index), families_, limits_, drawn_);
   }
@@ -151,6 +159,24 @@ FuzzRow fuzz_row(std::uint64_t index, const FuzzCase& drawn, const Trial& trial)
   return row;
 }
 
+bool is_row_of(const json& row, const FuzzCase& drawn) {
+  return drawn.problem.portable() == PlacedProblem::parse(row.at("problem").get<std::string>()).portable() &&
+         drawn.candidate.print() == text_in(row, "candidate") && to_string(drawn.pattern) == text_in(row, "pattern") &&
+         drawn.seed == whole_in<std::uint64_t>(row, "data_seed");
+}
+
+std::vector<FuzzSession> sessions_of(const json& document) {
+  const json of_all = {{"measured_at", text_in(document, "measured_at")},
+                       {"cases", document.at("results").size()},
+                       {"seconds", document.at("seconds")}};
+  std::vector<FuzzSession> sessions;
+  for (const json& each : document.value("sessions", json::array({of_all})))
+    sessions.push_back({text_in(each, "measured_at"), whole_in<std::int64_t>(each, "cases"),
+                        each.at("seconds").at("wall").get<double>(),
+                        each.at("seconds").at("trials").get<TrialSeconds>()});
+  return sessions;
+}
+
 json fuzz_json(const FuzzRun& run) {
   std::vector<const FuzzRow*> rows;
   for (const FuzzRow& row : run.rows) rows.push_back(&row);
@@ -158,18 +184,24 @@ json fuzz_json(const FuzzRun& run) {
   Sums sums;
   FamilySources sources;
   TrialSeconds seconds;
-  json results = json::array(), kinds = json::array();
+  double wall = 0;
+  json results = json::array(), kinds = json::array(), sessions = json::array();
   for (const FuzzKind kind : run.kinds) kinds.push_back(word_of(kind));
   for (const FuzzRow* row : rows) {
     sums.add(row->drawn.problem, row->drawn.candidate.family->name(), row->ended);
     sources.add(row->drawn.candidate.print(), row->drawn.problem, run.device.limits);
-    seconds += row->seconds;
     results.push_back(row_json(*row));
   }
-  return encode_nonfinite({{"schema", "flashcore.fuzz/1"},
+  for (const FuzzSession& each : run.sessions) {
+    seconds += each.seconds, wall += each.wall_seconds;
+    sessions.push_back({{"measured_at", each.measured_at},
+                        {"cases", each.cases},
+                        {"seconds", {{"wall", each.wall_seconds}, {"trials", each.seconds}}}});
+  }
+  return encode_nonfinite({{"schema", kFuzzSchema},
                            {kDigest, ""},
                            {"device", run.device},
-                           {"measured_at", now_iso8601()},
+                           {"measured_at", run.sessions.empty() ? now_iso8601() : run.sessions.back().measured_at},
                            {"seed", run.seed},
                            {"asked", run.asked},
                            {"not_drawn", run.not_drawn},
@@ -179,7 +211,8 @@ json fuzz_json(const FuzzRun& run) {
                            {"failed", sums.all.failed},
                            {"by_family", json_of(sums.by_family)},
                            {"by_kind", json_of(sums.by_kind)},
-                           {"seconds", {{"wall", run.wall_seconds}, {"trials", seconds}}},
+                           {"seconds", {{"wall", wall}, {"trials", seconds}}},
+                           {"sessions", sessions},
                            {"sources", sources.hashes()},
                            {"results", results}});
 }
