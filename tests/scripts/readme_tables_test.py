@@ -164,6 +164,44 @@ class ReadmeTables(unittest.TestCase):
 
         return {"seqlen_kv": keys, "head_dim": 64, "bf16": {"needles": {"found": 112}}, "candidates": [one(*candidate) for candidate in candidates]}
 
+    def cache_errors(self, device, scale=1.0):
+        caches = (("16 bits", None, 4096, 0.002), ("e4m3", "head", 2048, 0.04), ("int8", "token", 2112, 0.009))
+        lines = [{"model": model, "keys": keys, "data": data, "cache": cache, "scaling": scaling, "bytes_per_key": size,
+                  "end_to_end": {"o": scale * error * (1 + (data == "both")), "worst_row": 0.5, "lse": 1.25}, "kernel": {"o": 0.0021, "worst_row": 0.004, "lse": 3e-7}}
+                 for model, keys in (("a", 1024), ("b", 32768)) for data in ("normal", "both") for cache, scaling, size, error in caches]  # fmt: skip
+        lines[-1]["end_to_end"]["o"] = 0.034  # the largest of int8 beside both
+        decoder = [{"weights": weights, "cache": cache, "scaling": scaling, "logits": error, "same_tokens": 9, "tokens": 12}
+                   for weights in ("plain", "biased K") for cache, scaling, _, error in caches]  # fmt: skip
+        return {"schema": "flashcore.cache_error/1", "device": device, "dtype": "bfloat16", "page_size": 16, "seed": 1, "measured_at": "2026-01-02T03", "source_hash": "abcdef0123456789",
+                "models": {"a": {}, "b": {}}, "failed": [], "left_out": [{"left_out": "c", "why": "head dim 576"}], "lines": lines, "decoder": {"lines": decoder}}  # fmt: skip
+
+    def test_cache_errors_of_the_device_or_else_of_another(self):
+        page = self.root / "docs" / "serving.md"
+        page.parent.mkdir()
+        page.write_text("# y\n\n<!-- cache_error: gpu/cache_error otherwise=cpu -->\nold\n<!-- /results -->\n")
+        self.results(result("b1_h8_s512_d64_fp16", 10.0, 1.5))
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("Not measured yet: `results/gpu/cache_error.json` does not exist.", page.read_text())
+        (self.root / "results" / "cpu").mkdir()
+        (self.root / "results" / "cpu" / "cache_error.json").write_text(json.dumps(self.cache_errors("A CPU")))
+        self.assertEqual(self.run_script().returncode, 0)
+        text = page.read_text()
+        self.assertIn("| int8, token | 52% | 0.009 | 0.034 | 0.5 | 1.2 | 0.0021 | 3e-07 |", text)
+        self.assertIn("The largest over a, b and caches of 1,024 and 32,768 keys.\nLeft out: c (head dim 576).", text)
+        self.assertIn("| data: both | 16 bits | int8, token |", text)
+        self.assertIn("| b, 32,768 keys | 0.004 | 0.034 |", text)
+        self.assertIn("| e4m3, head | 0.04 | 9 of 12 | 0.04 | 9 of 12 |", text)
+        self.assertIn("A CPU, bfloat16, pages of 16 keys, seed 1, of 2026-01-02, source abcdef012345. From `results/cpu/cache_error.json`.", text)
+        (self.root / "results" / "gpu" / "cache_error.json").write_text(json.dumps(self.cache_errors("A GPU", 2) | {"failed": ["it broke"]}))
+        self.assertEqual(self.run_script("--check").returncode, 1)
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("source abcdef012345. 1 of its gates failed: it broke. From `results/gpu/cache_error.json`.", page.read_text())
+        self.assertNotIn("A CPU", page.read_text())
+        for wrong in ({"lines": []}, {"decoder": {"lines": [{"weights": "plain"}]}}, {"lines": [{}]}):
+            (self.root / "results" / "gpu" / "cache_error.json").write_text(json.dumps(self.cache_errors("A GPU") | wrong))
+            done = self.run_script()
+            self.assertEqual((done.returncode, "gpu/cache_error.json is not of schema flashcore.cache_error/1" in done.stderr), (3, True), (wrong, done.stderr))
+
     def test_needles_are_a_table_and_a_chart(self):
         (self.root / "docs").mkdir()
         page = self.root / "docs" / "long-context.md"
