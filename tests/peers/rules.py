@@ -23,8 +23,7 @@ NO_QV = "qv: a second query that reads V"
 NO_BYTE_ROTARY = "rotary embedding of 8-bit rows"
 NO_FP4 = "4-bit caches"
 NO_ROPE = "pos_encoding_mode=ROPE_LLAMA: rotary embedding inside attention"
-NO_SIGNED_ALIBI = "ALiBi without causal, or with logits_soft_cap (another definition)"
-NO_MASK = "custom masks of batches"
+NO_CAPPED_ALIBI = "ALiBi with logits_soft_cap (another definition)"
 NO_ITEMS = "multi-item scoring"
 NO_SPARSE = "block-sparse wrappers"
 NO_COMPILE = "fullgraph torch.compile of the function with its host checks"
@@ -38,12 +37,10 @@ LONG_ON_CPU = "TIME: too many scores for a dry run"
 _RULES = [
     ("*", {"has_qv": True}, NO_QV),
     ("*", {"pos_encoding_mode": "ROPE_LLAMA"}, NO_ROPE),
-    ("*", {"pos_encoding_mode": "ALIBI", "causal": False}, NO_SIGNED_ALIBI),
-    ("*", {"pos_encoding_mode": "ALIBI", "logits_soft_cap": lambda x: x > 0}, NO_SIGNED_ALIBI),
+    ("*", {"pos_encoding_mode": "ALIBI", "logits_soft_cap": lambda x: x > 0}, NO_CAPPED_ALIBI),
 ]
 _BY_NAME = [
     ("nvfp4", NO_FP4),
-    ("custom_mask", NO_MASK),
     ("multi_item_scoring", NO_ITEMS),
     ("block_sparse", NO_SPARSE),
     ("torch_compile", NO_COMPILE),
@@ -109,8 +106,7 @@ def _holds(wanted, value):
 _REFUSALS = [
     (r"head_dim.* (on a CPU|CPU)|cpu_fwd|needs a GPU", "TIME: not on a CPU"),
     (r"pos_encoding_mode is 'ROPE_LLAMA'", NO_ROPE),
-    (r"pos_encoding_mode='ALIBI'", NO_SIGNED_ALIBI),
-    (r"custom_mask is given|packed_custom_mask is given", NO_MASK),
+    (r"pos_encoding_mode='ALIBI'", NO_CAPPED_ALIBI),
     (r"prefix_len_ptr is given|token_pos_in_items_ptr is given", NO_ITEMS),
     (r"kv_cache_sf is given", NO_FP4),
     (r"qv is given", NO_QV),

@@ -2,8 +2,8 @@
 page sizes, groups, head dims, layouts, caches in one tensor and two, softcap, ALiBi, dtypes, log-sum-exps, given outputs, CUDA graph mode
 (replanned in the same memory), several rows a request, ragged tensors, against fp64. Lengths are smaller: this is a CPU.
 
-Not covered, for flashcore.flashinfer has no such calls: ROPE_LLAMA, custom masks of batches, NVFP4 caches, multi-item scoring, head dim 512 on
-a CPU. torch_flashinfer_quantised_test.py has queries of 16 bits with caches of 8. torch_flashinfer_test.py has the sentences that refuse them.
+Not covered, for flashcore.flashinfer has no such calls: ROPE_LLAMA, NVFP4 caches, multi-item scoring, head dim 512 on a CPU.
+torch_flashinfer_masks_test.py has custom masks, torch_flashinfer_quantised_test.py queries of 16 bits with caches of 8. torch_flashinfer_test.py has the sentences that refuse them.
 """
 
 import itertools

@@ -17,8 +17,9 @@ from flashcore import _arrays, _library  # noqa: E402
 WORKSPACE = torch.empty(1)
 
 
-def exact(q, k, v, *, causal=False, window_left=-1, softcap=0.0, scale=None, slopes=None, sinks=None, mask=None, scale_v=1.0):
-    """(out, log-sum-exp to base 2, allowed error of out by one rounding of P and of out) of one request: [rows, heads, dim]."""
+def exact(q, k, v, *, causal=False, window_left=-1, softcap=0.0, scale=None, slopes=None, signed=False, sinks=None, mask=None, scale_v=1.0):
+    """(out, log-sum-exp to base 2, allowed error of out by one rounding of P and of out) of one request: [rows, heads, dim]. `signed`: slopes
+    count from the number of the row, as FlashInfer's do, not from its own key."""
     eps = torch.finfo(q.dtype).eps
     group = q.shape[1] // k.shape[1]
     q, k, v = (x.double().transpose(0, 1) for x in (q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
@@ -26,7 +27,7 @@ def exact(q, k, v, *, causal=False, window_left=-1, softcap=0.0, scale=None, slo
     s = softcap * torch.tanh(s / softcap) if softcap else s
     own, key = torch.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1], torch.arange(k.shape[1])[None]
     if slopes is not None:
-        s = s + slopes.double()[:, None, None] * (key - own)
+        s = s + slopes.double()[:, None, None] * (key - (torch.arange(q.shape[1])[:, None] if signed else own))
     hidden = (key > own) & bool(causal)
     if window_left >= 0:
         hidden = hidden | (key < own - window_left)

@@ -240,11 +240,9 @@ class FlashInferTest(unittest.TestCase):
         for words, call in (
             ("pos_encoding_mode is 'ROPE_LLAMA'; give 'NONE' or 'ALIBI': rotate q", plan(pos_encoding_mode="ROPE_LLAMA")),
             ("ALIBI' and logits_soft_cap are both given", plan(pos_encoding_mode="ALIBI", logits_soft_cap=2.0)),
-            ("ALIBI' is given without causal", prefill(pos_encoding_mode="ALIBI")),
             ("q_data_type is torch.float8_e4m3fn and kv_data_type torch.float16", plan(q_data_type=E4M3, kv_data_type=torch.float16)),
             ("q_data_type is 'int4'; give", plan(q_data_type="int4")),
             ("o_data_type is torch.bfloat16 and q_data_type torch.float16", plan(o_data_type="bfloat16")),
-            ("custom_mask is given; .*causal=True", prefill(custom_mask=torch.ones(4))),
             ("prefix_len_ptr is given; .*multi-item", prefill(prefix_len_ptr=lengths)),
             ("kv_layout is 'DHN'; give 'NHD'", lambda: make(WORKSPACE, "DHN")),
             ("a buffer is not given", lambda: make(WORKSPACE, use_cuda_graph=True)),

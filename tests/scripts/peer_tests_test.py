@@ -62,8 +62,10 @@ class PeerTests(unittest.TestCase):
             ("f.py::test_flash_attn_output", {"has_qv": True}, gpu, rules.NO_QV),
             ("f.py::test_flash_attn_output", {"has_qv": False}, gpu, None),
             ("f.py::test_any", {"has_qv": 1}, gpu, None),
-            ("f.py::test_any", {"pos_encoding_mode": "ALIBI", "causal": True}, gpu, None),
-            ("f.py::test_any", {"pos_encoding_mode": "ALIBI", "causal": False}, gpu, rules.NO_SIGNED_ALIBI),
+            ("f.py::test_any", {"pos_encoding_mode": "ALIBI", "causal": False}, gpu, None),
+            ("f.py::test_any", {"pos_encoding_mode": "ALIBI", "logits_soft_cap": 0.0}, gpu, None),
+            ("f.py::test_any", {"pos_encoding_mode": "ALIBI", "logits_soft_cap": 8.0}, gpu, rules.NO_CAPPED_ALIBI),
+            ("f.py::test_with_custom_mask", {}, gpu, None),
             ("f.py::test_batch_nvfp4_x", {}, gpu, rules.NO_FP4),
             ("test_nvfp4.py::test_any", {}, gpu, None),
             ("f.py::test_any", {"head_dim": 512}, gpu, None),
@@ -78,7 +80,7 @@ class PeerTests(unittest.TestCase):
         self.assertEqual(rules.why_refused(refused("qv is given; flashcore.flash_attn_interface takes None only")), rules.NO_QV)
         self.assertIsNone(rules.why_refused(refused("q has shape (1, 2)")))
         self.assertIsNone(rules.why_refused(ValueError("qv is given")))
-        self.assertIsNone(rules.why_refused(AssertionError("custom_mask is given")))
+        self.assertIsNone(rules.why_refused(AssertionError("kv_cache_sf is given")))
 
     def test_no_bound_of_a_test_is_edited(self):
         for edits in load_rules().EDITS.values():

@@ -7,11 +7,11 @@
 
 The modules `decode`, `prefill`, `mla`, `page`, `cascade` and `attention` have FlashInfer's names too. Any GPU from sm_80 and the CPU, float32 too
 on the CPU; V may have another head dim than K. Nothing is compiled by plan(), no workspace is used, and log-sum-exps are to base 2, as
-FlashInfer's are. Page lists, tables and lengths may be int64; a number that 32 bits do not hold is no page. With ALiBi log-sum-exps
-count distances from a row's own key. A request whose pages or lengths do not fit gets NaN, never another's data.
+FlashInfer's are. Page lists, tables and lengths may be int64; a number that 32 bits do not hold is no page. With causal ALiBi
+log-sum-exps count distances from a row's own key. A request whose pages or lengths do not fit gets NaN, never another's data.
 
-Not here: rotary embeddings inside attention (ROPE_LLAMA), custom masks of batches (single_prefill_with_kv_cache takes them), 4-bit caches,
-sparse latent attention, multi-item scoring, POD and block-sparse wrappers, head dims above 256 on a CPU.
+Not here: rotary embeddings inside attention (ROPE_LLAMA), 4-bit caches, sparse latent attention, multi-item scoring, POD and block-sparse
+wrappers, head dims above 256 on a CPU.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ class Options(NamedTuple):
     softcap: Optional[float]
     scale: Optional[float]
     same_bits: bool = False  # of a request, whatever else is in the batch
+    mask: Any = None  # _masks.Mask
 
 
 def dtype_of(given: Any, name: str) -> torch.dtype:
@@ -73,10 +74,8 @@ def options(heads_q: int, heads_kv: int, dim: int, dim_v: Optional[int], *, caus
     if not alibi and pos_encoding_mode != "NONE":
         raise Error(f"pos_encoding_mode is {pos_encoding_mode!r}; give 'NONE' or 'ALIBI': rotate q, and k before it is appended, by yourself")
     if alibi and cap is not None:
-        raise Error("pos_encoding_mode='ALIBI' and logits_soft_cap are both given; FlashInfer caps scores after the slopes and flashcore "
-                             "before: leave one out")  # fmt: skip
-    if alibi and not causal:
-        raise Error("pos_encoding_mode='ALIBI' is given without causal=True; FlashInfer's slopes have a sign there, flashcore's go by distance")
+        raise Error("pos_encoding_mode='ALIBI' and logits_soft_cap are both given; FlashInfer caps scores after the slopes, scaled twice, and "
+                    "flashcore before: leave one out")  # fmt: skip
     # FlashInfer's own default is -1 behind None. How long its parts are does not matter: equal bits are what a caller wants.
     same_bits = bool(disable_split_kv) or (fixed_split_size is not None and fixed_split_size > 0)
     return Options(heads_q, heads_kv, dim, dim if dim_v is None else dim_v, q_dtype, kv_dtype, out_dtype, causal, alibi, window_left, cap, sm_scale,
@@ -98,8 +97,6 @@ def device_of(workspace: Any) -> torch.device:
 def refuse(**given: Any) -> None:
     """Of arguments that must keep the value that means nothing."""
     hints = {
-        "custom_mask": "give causal=True or window_left; single_prefill_with_kv_cache takes masks",
-        "packed_custom_mask": "give causal=True or window_left; single_prefill_with_kv_cache takes masks as bool [rows, keys]",
         "kv_cache_sf": "4-bit caches have no kernel; give 16 or 8 bits",
         "skip_softmax_threshold_scale_factor": "no kernel skips keys; leave it out",
         "mask": "rows of a request are causal among themselves; leave it out",
@@ -282,8 +279,20 @@ def keywords(o: Options, device: torch.device, by: Factors, sinks: Optional[Tens
         what = f"has shape {tuple(sinks.shape)}" if isinstance(sinks, Tensor) else f"is a {type(sinks).__name__}"
         raise Error(f"sinks {what}; give a tensor with a logit for each query head, [heads] = ({o.heads_q},)")
     return dict(window=None if left < 0 and right < 0 else (left if left >= 0 else -1, right), scale=scale, softcap=o.softcap,
-                alibi=slopes(o.heads_q, device) if o.alibi else None, sink=None if sinks is None else sinks.detach().float().contiguous(),
-                **by.descales, **({"deterministic_batch": True} if o.same_bits else {}))  # fmt: skip
+                sink=None if sinks is None else sinks.detach().float().contiguous(), **by.descales, **functions(o, device),
+                **({"deterministic_batch": True} if o.same_bits else {}))  # fmt: skip
+
+
+def functions(o: Options, device: torch.device) -> dict[str, Any]:
+    """The slopes and the custom masks. FlashInfer's slopes are of j - i with its sign, of which those by distance differ where a row sees keys
+    behind its own."""
+    given: dict[str, Any] = {"alibi": slopes(o.heads_q, device)} if o.alibi and o.causal else {}
+    tensors = {} if o.mask is None else dict(o.mask.tensors)
+    if o.alibi and not o.causal:
+        given["score"], tensors["slope"] = "s + slope[h] * (j - i)", slopes(o.heads_q, device)
+    if o.mask is not None:
+        given["mask"] = o.mask.text
+    return {**given, "tensors": tensors} if tensors else given
 
 
 def require_q(q: Tensor, o: Options, rows: Optional[int]) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _varlen
-from . import _options, _tables
+from . import _masks, _options, _tables
 from ._run import Rows, each_of_group, forwarded, many_rows, scales_of, sinks_of
 
 Made = Union[Tensor, tuple[Tensor, Tensor]]
@@ -24,7 +24,9 @@ class BatchPrefillWithRaggedKVCacheWrapper:
         kv_layout: "NHD": K and V are [keys of all requests, heads, dim]; "HND": [heads, keys of all requests, dim].
         use_cuda_graph: every plan() writes to the same memory, so that a captured run() replays with the newest boundaries.
         qo_indptr_buf, kv_indptr_buf: needed with use_cuda_graph.
-        custom_mask_buf, mask_indptr_buf: None only.
+        custom_mask_buf: needed with use_cuda_graph if plan() is given masks: as many bits as they have pairs of a row and a key at most.
+            flashcore keeps a byte for each of the bits, in memory of its own.
+        mask_indptr_buf: ignored.
         jit_args: None, or those of FlashInfer's variant AttentionSink: run(q, k, v, sinks, sm_scale) then. jit_kwargs: ignored.
         backend: ignored.
 
@@ -35,7 +37,6 @@ class BatchPrefillWithRaggedKVCacheWrapper:
     def __init__(self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", use_cuda_graph: bool = False, qo_indptr_buf: Optional[Tensor] = None,
                  kv_indptr_buf: Optional[Tensor] = None, custom_mask_buf: Optional[Tensor] = None, mask_indptr_buf: Optional[Tensor] = None,
                  backend: str = "auto", jit_args: Any = None, jit_kwargs: Any = None) -> None:  # fmt: skip
-        _options.refuse(custom_mask=custom_mask_buf, mask_indptr_buf=mask_indptr_buf)
         self._has_sinks = _options.is_sink_variant(jit_args)
         self._layout = _options.layout_of(kv_layout)
         self._graph = use_cuda_graph
@@ -44,6 +45,7 @@ class BatchPrefillWithRaggedKVCacheWrapper:
         self._device = _options.device_of(float_workspace_buffer)
         self._rows = Rows(self._device, qo_indptr_buf if use_cuda_graph else None)
         self._keys = Rows(self._device, kv_indptr_buf if use_cuda_graph else None)
+        self._masks = _masks.Masks(self._device, use_cuda_graph, custom_mask_buf)
         self._of: Optional[_options.Options] = None
 
     @property
@@ -71,12 +73,14 @@ class BatchPrefillWithRaggedKVCacheWrapper:
         Args:
             qo_indptr, kv_indptr: int32 [batch + 1]: where each request's rows and keys begin.
             v_indptr, o_indptr: None only.
+            custom_mask, packed_custom_mask: as of BatchPrefillWithPagedKVCacheWrapper.plan.
             seq_lens: ignored, as seq_lens_q and the arguments that BatchPrefillWithPagedKVCacheWrapper.plan ignores.
             The rest as of BatchPrefillWithPagedKVCacheWrapper.plan.
         """
-        _options.refuse(custom_mask=custom_mask, packed_custom_mask=packed_custom_mask, prefix_len_ptr=prefix_len_ptr,
-                        token_pos_in_items_ptr=token_pos_in_items_ptr, max_item_len_ptr=max_item_len_ptr, v_indptr=v_indptr, o_indptr=o_indptr)  # fmt: skip
-        of = _options.options(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, causal=causal, pos_encoding_mode=pos_encoding_mode,
+        _options.refuse(prefix_len_ptr=prefix_len_ptr, token_pos_in_items_ptr=token_pos_in_items_ptr, max_item_len_ptr=max_item_len_ptr,
+                        v_indptr=v_indptr, o_indptr=o_indptr)  # fmt: skip
+        has_mask = custom_mask is not None or packed_custom_mask is not None
+        of = _options.options(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, causal=causal and not has_mask, pos_encoding_mode=pos_encoding_mode,
                               window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale, q_data_type=q_data_type,
                               kv_data_type=kv_data_type, o_data_type=o_data_type, fixed_split_size=fixed_split_size,
                               disable_split_kv=disable_split_kv)  # fmt: skip
@@ -85,7 +89,8 @@ class BatchPrefillWithRaggedKVCacheWrapper:
             raise _options.Error(f"qo_indptr has {qo_indptr.shape[0]} elements and kv_indptr {kv_indptr.shape[0]}; give [batch + 1] both")
         self._rows.plan(qo_indptr, "qo_indptr", max_token_per_sequence)
         self._keys.plan(kv_indptr, "kv_indptr", max_sequence_kv)
-        self._of = _options.make_slopes(of, self._device)
+        mask = self._masks.plan(custom_mask, packed_custom_mask, self._rows.lengths(), self._keys.lengths())
+        self._of = _options.make_slopes(of, self._device)._replace(mask=mask)
 
     begin_forward = plan
 

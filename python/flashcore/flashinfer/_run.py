@@ -37,6 +37,10 @@ class Rows:
             self.buffer.copy_(starts, non_blocking=True)
         self.cu, self.longest = self.buffer, bound
 
+    def lengths(self) -> Tensor:
+        assert self.cu is not None
+        return self.cu[1:] - self.cu[:-1]
+
     def of(self, q: Tensor, name: str = "q has", what: str = "rows") -> tuple[Tensor, int]:
         if self.cu is None:
             raise _options.Error("run() is called before plan(); plan() says the requests and heads")
@@ -95,8 +99,10 @@ def forwarded(o: Optional[_options.Options], causal: bool, mode: str, window_lef
     """Of the older methods, whose own arguments replace the plan's."""
     if o is None:
         raise _options.Error("forward() is called before plan(); plan() says the pages and heads")
-    return _options.options(o.heads_q, o.heads_kv, o.dim, o.dim_v, causal=causal, pos_encoding_mode=mode, window_left=window_left, logits_soft_cap=softcap,
-                            sm_scale=scale, q_data_type=o.dtype, kv_data_type=o.kv_dtype, o_data_type=o.out_dtype, disable_split_kv=o.same_bits)  # fmt: skip
+    made = _options.options(o.heads_q, o.heads_kv, o.dim, o.dim_v, causal=causal and o.mask is None, pos_encoding_mode=mode, window_left=window_left,
+                            logits_soft_cap=softcap, sm_scale=scale, q_data_type=o.dtype, kv_data_type=o.kv_dtype, o_data_type=o.out_dtype,
+                            disable_split_kv=o.same_bits)  # fmt: skip
+    return made._replace(mask=o.mask)
 
 
 def run_paged(q: Tensor, cache: Cache, o: _options.Options, pages: _tables.Pages, cu_q: Optional[Tensor], rows: int, layout: str,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _plan
-from . import _options
+from . import _masks, _options
 from ._run import each_of_group
 
 Made = Union[Tensor, tuple[Tensor, Tensor]]
@@ -29,29 +29,26 @@ def single_prefill_with_kv_cache(q: Tensor, k: Tensor, v: Tensor, scale_q: Any =
         k, v: [keys, heads_kv, dim], or [heads_kv, keys, dim] with kv_layout="HND".
         scale_q, scale_k, scale_v: numbers that scores and outputs are multiplied with; of 8 bits float32 [heads] too.
         custom_mask: bool [rows, keys], True where visible, in the place of causal.
-        packed_custom_mask, kv_cache_sf: None only.
+        packed_custom_mask: the same in bits, uint8 [ceil(rows * keys / 8)], the lowest bit first; custom_mask is ignored then.
+        kv_cache_sf: None only.
         use_fp16_qk_reduction, rope_scale, rope_theta, backend: ignored.
         The rest as of BatchPrefillWithPagedKVCacheWrapper.
 
     Returns:
         [rows, heads, dim of V], or (out, lse) with the log-sum-exp to base 2, float32 [rows, heads].
     """
-    _options.refuse(packed_custom_mask=packed_custom_mask, kv_cache_sf=kv_cache_sf)
+    _options.refuse(kv_cache_sf=kv_cache_sf)
     if not all(isinstance(x, Tensor) and x.dim() == 3 for x in (q, k, v)):
         shapes = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (q, k, v)]
         raise _options.Error(f"q, k and v are {shapes[0]}, {shapes[1]} and {shapes[2]}; give tensors [rows, heads, dim]")
     q, k, v = (x.detach() for x in (q, k, v))
     if _options.layout_of(kv_layout) == "HND":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
-    o = _options.options(q.shape[1], k.shape[1], q.shape[2], v.shape[2], causal=causal and custom_mask is None, pos_encoding_mode=pos_encoding_mode,
+    mask = _masks.of_one(custom_mask, packed_custom_mask, q.shape[0], k.shape[0])
+    o = _options.options(q.shape[1], k.shape[1], q.shape[2], v.shape[2], causal=causal and mask is None, pos_encoding_mode=pos_encoding_mode,
                          window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale, q_data_type=q.dtype, kv_data_type=k.dtype,
                          o_data_type=o_dtype)  # fmt: skip
     scales = scale_q, scale_k if scale_k is not None else k_scale, scale_v if scale_v is not None else v_scale
-    mask = None
-    if custom_mask is not None:
-        if custom_mask.shape != (q.shape[0], k.shape[0]):
-            raise _options.Error(f"custom_mask has shape {tuple(custom_mask.shape)}; give bool [rows, keys] = {(q.shape[0], k.shape[0])}")
-        mask = custom_mask.bool()[None, None]
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
 
     def one(q: Tensor, o: _options.Options, scales: tuple[Any, Any, Any], out: Optional[Tensor], sinks: Optional[Tensor]) -> Any:

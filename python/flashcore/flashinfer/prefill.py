@@ -8,14 +8,13 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from . import _options, _tables
+from . import _masks, _options, _tables
 from ._options import Cache
 from ._ragged import BatchPrefillWithRaggedKVCacheWrapper
 from ._run import Rows, by_table, forwarded, many_rows, run_paged, scales_of, sinks_of
 from ._single import single_prefill_with_kv_cache, single_prefill_with_kv_cache_return_lse
 
 Made = Union[Tensor, tuple[Tensor, Tensor]]
-_NONE_ONLY = ("custom_mask", "packed_custom_mask", "prefix_len_ptr", "token_pos_in_items_ptr", "max_item_len_ptr")
 
 
 __all__ = ["BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper", "single_prefill_with_kv_cache",
@@ -26,14 +25,17 @@ class BatchPrefillWithPagedKVCacheWrapper:
     """flashinfer.BatchPrefillWithPagedKVCacheWrapper: plan() once a step, run() in every layer. Chunks of prompts, whole prompts and
     decoding rows may be in one batch.
 
-    plan() waits for a GPU only where boundaries are there and their bounds (max_token_per_sequence, max_sequence_kv) are not given.
+    plan() waits for a GPU only where boundaries are there and their bounds (max_token_per_sequence, max_sequence_kv) are not given, or with
+    custom masks.
 
     Args:
         float_workspace_buffer: says the device; flashcore needs no workspace.
         kv_layout: "NHD" or "HND".
         use_cuda_graph: every plan() writes to the same memory, so that a captured run() replays with the newest boundaries and pages.
         qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf, paged_kv_last_page_len_buf: needed with use_cuda_graph.
-        custom_mask_buf, mask_indptr_buf: None only.
+        custom_mask_buf: needed with use_cuda_graph if plan() is given masks: as many bits as they have pairs of a row and a key at most.
+            flashcore keeps a byte for each of the bits, in memory of its own.
+        mask_indptr_buf: ignored.
         jit_args: None, or those of FlashInfer's variant AttentionSink: run(q, cache, sinks, sm_scale) then. jit_kwargs: ignored.
         backend: ignored.
 
@@ -45,7 +47,6 @@ class BatchPrefillWithPagedKVCacheWrapper:
                  paged_kv_indptr_buf: Optional[Tensor] = None, paged_kv_indices_buf: Optional[Tensor] = None,
                  paged_kv_last_page_len_buf: Optional[Tensor] = None, custom_mask_buf: Optional[Tensor] = None,
                  mask_indptr_buf: Optional[Tensor] = None, backend: str = "auto", jit_args: Any = None, jit_kwargs: Any = None) -> None:  # fmt: skip
-        _options.refuse(custom_mask=custom_mask_buf, mask_indptr_buf=mask_indptr_buf)
         self._has_sinks = _options.is_sink_variant(jit_args)
         self._layout = _options.layout_of(kv_layout)
         self._graph = use_cuda_graph
@@ -55,6 +56,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
             raise _options.Error("use_cuda_graph is True and a buffer is not given; give those of qo_indptr, indptr, indices and last_page_len")
         self._planner = _tables.Planner(self._device, buffers if use_cuda_graph else None)  # type: ignore[arg-type]
         self._rows = Rows(self._device, qo_indptr_buf if use_cuda_graph else None)
+        self._masks = _masks.Masks(self._device, use_cuda_graph, custom_mask_buf)
         self._of: Optional[_options.Options] = None
 
     @property
@@ -85,15 +87,20 @@ class BatchPrefillWithPagedKVCacheWrapper:
                 among them.
             head_dim_vo: V's head dim; default: K's.
             causal: each request's last row sees all of its keys, the row before it one less, ...
-            pos_encoding_mode: "NONE", or "ALIBI" with causal.
+            pos_encoding_mode: "NONE", or "ALIBI" with the slopes of its paper.
+            custom_mask: bool [sum of rows * keys], True where a row sees a key: the masks [rows, keys] of the requests, one after another. In the
+                place of causal; a window counts besides.
+            packed_custom_mask: the same in bits, uint8, the lowest bit first, each request's in whole bytes, as flashinfer.segment_packbits
+                packs; custom_mask is ignored then.
             max_token_per_sequence, max_sequence_kv: the most rows and keys that a request may have.
             block_tables, seq_lens: int32 [batch, pages] and [batch], in the place of the page lists.
-            custom_mask, packed_custom_mask, prefix_len_ptr, token_pos_in_items_ptr, max_item_len_ptr: None only.
+            prefix_len_ptr, token_pos_in_items_ptr, max_item_len_ptr: None only.
             use_fp16_qk_reduction, rope_scale, rope_theta, non_blocking, token_pos_in_items_len, seq_lens_q: ignored.
             The rest as of BatchDecodeWithPagedKVCacheWrapper.plan.
         """
-        _options.refuse(**dict(zip(_NONE_ONLY, (custom_mask, packed_custom_mask, prefix_len_ptr, token_pos_in_items_ptr, max_item_len_ptr))))
-        of = _options.options(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, causal=causal, pos_encoding_mode=pos_encoding_mode,
+        _options.refuse(prefix_len_ptr=prefix_len_ptr, token_pos_in_items_ptr=token_pos_in_items_ptr, max_item_len_ptr=max_item_len_ptr)
+        has_mask = custom_mask is not None or packed_custom_mask is not None
+        of = _options.options(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, causal=causal and not has_mask, pos_encoding_mode=pos_encoding_mode,
                               window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale, q_data_type=q_data_type,
                               kv_data_type=kv_data_type, o_data_type=o_data_type, fixed_split_size=fixed_split_size,
                               disable_split_kv=disable_split_kv)  # fmt: skip
@@ -102,7 +109,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
         if qo_indptr.shape[0] != pages.used.shape[0] + 1:
             raise _options.Error(f"qo_indptr has {qo_indptr.shape[0]} elements and the caches {pages.used.shape[0]} requests; give [batch + 1]")
         self._rows.plan(qo_indptr, "qo_indptr", max_token_per_sequence)
-        self._of = _options.make_slopes(of, self._device)
+        mask = self._masks.plan(custom_mask, packed_custom_mask, self._rows.lengths(), pages.used)
+        self._of = _options.make_slopes(of, self._device)._replace(mask=mask)
 
     begin_forward = plan
 
