@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/expression_builtin.h"
 #include "core/foreign_text.h"
 #include "core/problem_expressions.h"
 
@@ -76,6 +77,7 @@ void take_functions(const fc_attention& a, Problem& problem) {
   for (std::int32_t t = 0; t < a.tensor_count; ++t)
     tensors.push_back({std::string(text_of(a.tensors[t].name)), element_of(a.tensors[t]), a.tensors[t].rank});
   set_expressions(problem, text_of(a.score), text_of(a.mask), tensors);
+  name_softcap(problem);
 }
 
 void place_tensors(const fc_attention& a, Request& request) {

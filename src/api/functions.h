@@ -5,7 +5,8 @@
 
 namespace flashcore::api {
 
-// Error kBadInput as set_expressions(), and for bad counts, elements and addresses.
+// A score that says a softcap becomes one (name_softcap). Error kBadInput as set_expressions(), and for bad counts,
+// elements and addresses.
 void take_functions(const fc_attention& a, Problem& problem);
 // Of a request whose problem has them: strides, order and bytes of the tensors. Error kBadInput for one that is smaller
 // than what the functions read, or has strides that no tensor has.

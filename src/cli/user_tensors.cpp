@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/expression_builtin.h"
 #include "core/foreign_text.h"
 #include "core/operands.h"
 #include "core/problem_expressions.h"
@@ -212,6 +213,7 @@ void read_functions(const std::string& score, const std::string& mask, const std
   if (score.empty() && mask.empty() && !named.empty())
     throw_bad_input("--tensors is given without --score and --mask, which alone read tensors; give one of them");
   set_expressions(user.problem, score, mask, named);
+  name_softcap(user.problem);
   user.problem.validate();
   const std::vector<ExpressionShape> shapes = tensor_shapes(user.problem);
   for (std::size_t t = 0; t < user.problem.tensors.size(); ++t) {

@@ -90,6 +90,30 @@ Expression softcap_score(double cap) {
   return Expression::parse(fmt::format("{0} * tanh(s / {0})", cap), ExpressionUse::kScore);
 }
 
+std::optional<double> softcap_of(const Expression& score) {
+  using Op = ExpressionOp;
+  const auto at = [&](int number) -> const ExpressionNode& { return score.nodes()[static_cast<std::size_t>(number)]; };
+  const ExpressionNode& product = at(score.root());
+  if (product.op != Op::kMultiply) return std::nullopt;
+  const bool is_first = at(product.args[0]).op == Op::kReal;
+  const ExpressionNode &cap = at(product.args[is_first ? 0 : 1]), &bounded = at(product.args[is_first ? 1 : 0]);
+  if (cap.op != Op::kReal || bounded.op != Op::kTanh) return std::nullopt;
+  const ExpressionNode& share = at(bounded.args[0]);
+  if (share.op != Op::kDivide) return std::nullopt;
+  const ExpressionNode &s = at(share.args[0]), &divisor = at(share.args[1]);
+  if (s.op != Op::kVariable || s.variable != ExpressionVariable::kS) return std::nullopt;
+  if (divisor.op != Op::kReal || divisor.real != cap.real) return std::nullopt;
+  return cap.real;
+}
+
+void name_softcap(Problem& problem) {
+  if (!problem.has_score_expression() || problem.transforms_scores()) return;
+  const std::optional<double> cap = softcap_of(problem.score_expression());
+  if (!cap || !(*cap >= kMinSoftcap && *cap <= kMaxSoftcap)) return;
+  problem.softcap = *cap;
+  problem.score_text.clear();  // it names no tensor
+}
+
 Expression alibi_score(Alignment alignment) {
   const ExpressionTensor slopes{std::string(kAlibiSlopes), ExpressionType::kFloat, 1};
   return Expression::parse(fmt::format("s - {}[h] * abs({} - j)", kAlibiSlopes, own_key(alignment)),

@@ -11,6 +11,12 @@ namespace flashcore {
 
 // cap * tanh(s / cap): Gemma 2, Grok. Error kBadInput unless cap is a positive fp32 number.
 Expression softcap_score(double cap);
+inline constexpr double kMinSoftcap = 1e-6, kMaxSoftcap = 1e6;  // of Problem::softcap
+// The cap of a score that is this and nothing more, the literal before or behind the tanh.
+std::optional<double> softcap_of(const Expression& score);
+// A score function that says a softcap becomes Problem::softcap, for which kernels have code of their own. It stays
+// beside a softcap, and beside ALiBi, which a score function comes after and a softcap before.
+void name_softcap(Problem& problem);
 
 // Where row i's own key is: the end of both sequences is the same place, or their beginning.
 // s - alibi_slopes[h] * |own key - j| (Press, Smith and Lewis 2021, and FlashAttention's alibi_slopes). The tensor

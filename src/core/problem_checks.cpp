@@ -1,6 +1,7 @@
 // Problem::id, parse and validate: what of a Problem comes from the table of its fields.
 
 #include "core/error.h"
+#include "core/expression_builtin.h"
 #include "core/problem_expressions.h"
 #include "core/problem_fields.h"
 
@@ -43,9 +44,9 @@ void Problem::validate() const {
         "scale is {}, which is not allowed; use a number from {} to {}, or leave it out for 1/sqrt(head_dim)", *scale,
         kMinScale, kMaxScale);
   }
-  if (softcap && !(*softcap >= kMinScale && *softcap <= kMaxScale)) {
+  if (softcap && !(*softcap >= kMinSoftcap && *softcap <= kMaxSoftcap)) {
     throw_bad_input("softcap is {}, which is not allowed; use a number from {} to {}, or leave it out for none",
-                    *softcap, kMinScale, kMaxScale);
+                    *softcap, kMinSoftcap, kMaxSoftcap);
   }
   if (!is_8bit() && output_dtype() != dtype)
     throw_bad_input(

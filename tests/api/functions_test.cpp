@@ -68,6 +68,33 @@ TEST(FunctionsTest, AreWhatHasAName) {
   expect_equal(a, b, "softcap, ALiBi, causal");
 }
 
+TEST(FunctionsTest, TextThatIsASoftcapIsTheSameProblem) {
+  Attention named = plain();
+  named.softcap = 2, named.mask = "j <= i";
+  const auto with = [](const char* score) {
+    Attention p = plain();
+    p.score = score, p.mask = "j <= i";
+    return p;
+  };
+  for (const char* device : {"cpu", "emulator:sm_90"}) {
+    const Context context(device);
+    const std::string wanted = context.explain(named);
+    EXPECT_NE(wanted.find("_softcap2_"), std::string::npos) << wanted;
+    for (const char* text : {"2 * tanh(s / 2)", "tanh(s / 2.0) * 2.0"}) EXPECT_EQ(context.explain(with(text)), wanted);
+    for (const char* text : {"2 * tanh(s / 3)", "2 * tanh(s / 2) + 1", "s"})
+      EXPECT_NE(context.explain(with(text)).find("_score"), std::string::npos) << text;
+    Attention after = with("2 * tanh(s / 2)");
+    after.alibi = FC_ALIBI_HEAD;
+    EXPECT_NE(context.explain(after).find("_score"), std::string::npos);
+  }
+  const Context cpu("cpu");
+  Call a, b;
+  Plan(cpu, named).launch(a.operands());
+  Plan(cpu, with("2 * tanh(s / 2)")).launch(b.operands());
+  EXPECT_EQ(a.o, b.o);
+  EXPECT_EQ(a.lse, b.lse);
+}
+
 // docs/expressions.md quotes it.
 TEST(FunctionsTest, UnionsOfIntervalsAreAMask) {
   const Context cpu("cpu");

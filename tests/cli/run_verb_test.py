@@ -134,6 +134,7 @@ class RunTest(CliTest):
         flags = ["run", "--device", "cpu", *write_qkv(self.folder, shape=(2, 4, 20, 16), kv_shape=(2, 2, 20, 16))]
         self.assertEqual(self.outputs(*flags, "--mask", "j <= i"), self.outputs(*flags, "--causal"))
         self.assertNotEqual(self.outputs(*flags, "--score", "2 * tanh(s / 2)"), self.outputs(*flags))
+        self.assertEqual(self.outputs(*flags, "--score", "tanh(s / 2) * 2"), self.outputs(*flags, "--softcap", "2"))
         for extension in ("npy", "safetensors"):
             slope, doc, wide, shown = (self.path(name + "." + extension) for name in ("slope", "doc", "wide", "shown"))
             write_elements(slope, (4,), "f", [0.5, 0.25, 0.125, 0.0625])

@@ -78,6 +78,44 @@ TEST(ExpressionBuiltin, PrefixesAndDocuments) {
   }
 }
 
+TEST(ExpressionBuiltin, TextThatIsASoftcap) {
+  const auto cap = [](std::string_view text) {
+    const ExpressionTensor x{"x", ExpressionType::kFloat, 1};
+    return softcap_of(Expression::parse(text, ExpressionUse::kScore, {&x, 1}));
+  };
+  for (const double value : {0.5, 30.0, 1e-3, 50.0}) EXPECT_EQ(softcap_of(softcap_score(value)), value);
+  for (const char* text : {"30 * tanh(s / 30)", "30.0*tanh(s/30)", "tanh(s / 30) * 30", "((30) * (tanh((s) / 3e1)))"})
+    EXPECT_EQ(cap(text), 30) << text;
+  for (const char* text :
+       {"s", "30", "30 * tanh(s / 31)", "30 * tanh(s)", "tanh(s / 30)", "30 * tanh(s / 30) + 1", "-30 * tanh(s / -30)",
+        "30 * tanh(30 / s)", "30 * tanh(2 * s / 30)", "30 * tanh(j / 30)", "30 * exp(s / 30)", "30 / tanh(s / 30)",
+        "tanh(s / 30) * tanh(s / 30)", "x[0] * tanh(s / x[0])", "30 * tanh(s * 30)", "30 * tanh(s * (1 / 30))",
+        "30 + tanh(s / 30)", "30 * tanh(s / 30 / 30)"})
+    EXPECT_EQ(cap(text), std::nullopt) << text;
+}
+
+TEST(ExpressionBuiltin, OnlyASoftcapAloneIsNamed) {
+  const auto named = [](double cap, std::optional<double> softcap = {}, Alibi alibi = Alibi::kNone) {
+    Problem problem;
+    problem.softcap = softcap, problem.alibi = alibi;
+    problem.score_text = softcap_score(cap).text();
+    problem.mask_text = "j <= i";
+    name_softcap(problem);
+    EXPECT_EQ(problem.mask_text, "j <= i");
+    return problem;
+  };
+  EXPECT_EQ(named(30).softcap, 30);
+  EXPECT_FALSE(named(30).has_score_expression());
+  for (const Problem& kept : {named(30, 20.0), named(30, {}, Alibi::kHead), named(30, {}, Alibi::kBatch), named(1e7),
+                              named(1e-7)})  // no softcap is so large, or so small
+    EXPECT_TRUE(kept.has_score_expression());
+  EXPECT_EQ(named(30, 20.0).softcap, 20);
+  EXPECT_EQ(named(1e7).softcap, std::nullopt);
+  Problem none;
+  name_softcap(none);
+  EXPECT_EQ(none, Problem());
+}
+
 TEST(ExpressionBuiltin, SeveralBecomeOne) {
   const ExpressionPoint p{.s = 7.25, .h = 2, .i = 3, .j = 9, .seqlen_q = 10, .seqlen_kv = 14};
   const Expression both = score_after(softcap_score(30), alibi_score());

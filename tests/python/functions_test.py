@@ -86,6 +86,21 @@ class FunctionsTest(unittest.TestCase):
         named = {"document_q": rows, "document_kv": keys}
         self.check(self.expected(visible=same), mask="document_q[b, i] == document_kv[b, j]", tensors=named)
 
+    def test_text_that_is_a_softcap_is_one(self):
+        named = flashcore.plan(self.q, self.k, self.v, softcap=2).info
+        self.assertIn("_softcap2", named["problem"])
+        for text in ("2 * tanh(s / 2)", "(tanh(s / 2.0) * 2.0)"):
+            self.assertEqual(flashcore.plan(self.q, self.k, self.v, score=text).info, named)
+            for a, b in zip(*(flashcore.attention(self.q, self.k, self.v, return_lse=True, **given) for given in ({"score": text}, {"softcap": 2}))):
+                self.assertTrue((a == b).all())
+        bias = self.random.standard_normal((HEADS, ROWS, KEYS), dtype="float32")
+        self.check(self.expected(lambda s: 2 * numpy.tanh(s / 2) + bias[self.h, self.i, self.j]), score="2 * tanh(s / 2)", bias=bias)
+        for given in ({"softcap": 3}, {"alibi": "head"}):  # they come before a score function
+            self.assertIn("_score", flashcore.plan(self.q, self.k, self.v, score="2 * tanh(s / 2)", **given).info["problem"])
+        self.check(self.expected(lambda s: 2 * numpy.tanh((s - abs(self.i + KEYS - ROWS - self.j)) / 2)), score="2 * tanh(s / 2)",
+                   alibi=numpy.ones(HEADS, "float32"))  # fmt: skip
+        self.check(self.expected(lambda s: 2 * numpy.tanh(1.5 * numpy.tanh(s / 1.5) / 2)), score="2 * tanh(s / 2)", softcap=1.5)
+
     def test_layouts_and_plans(self):
         mask = self.random.random((ROWS, KEYS)) < 0.5
         o = flashcore.attention(*(x.swapaxes(1, 2) for x in (self.q, self.k, self.v)), layout="bshd", mask=mask)

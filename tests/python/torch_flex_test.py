@@ -96,6 +96,11 @@ class FlexTest(unittest.TestCase):
                 ft.reset_counters()
                 self.assert_same(*inputs(), function)
 
+    def test_a_softcap_has_the_kernels_of_one(self):
+        q, k, v = inputs()
+        made = ft.flex_attention(q, k, v, SCORES["softcap"])
+        self.assertTrue(torch.equal(made, ft.attention(q, k, v, softcap=2.0)))
+
     def test_masks_are_pytorchs(self):
         for name, function in MASKS.items():
             with self.subTest(name):
