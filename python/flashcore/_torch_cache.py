@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _append as _append_module
-from . import _library, _paged, _plan, _torch_launch, _varlen
+from . import _columns, _library, _paged, _plan, _torch_launch, _varlen
 
 
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor] = None, v: Optional[Tensor] = None,
@@ -20,7 +20,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
                             alibi_slopes: Optional[Tensor] = None, num_splits: int = 0, return_softmax_lse: bool = False, *,
                             page_table: Optional[Tensor] = None, cu_seqlens_q: Optional[Tensor] = None, max_seqlen_q: Optional[int] = None,
                             cu_seqlens_k_new: Optional[Tensor] = None, sink: Optional[Tensor] = None, q_descale: Optional[Tensor] = None, k_descale: Optional[Tensor] = None,
-                            v_descale: Optional[Tensor] = None) -> Union[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+                            v_descale: Optional[Tensor] = None, qv: Optional[Tensor] = None) -> Union[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
     """flash_attn.flash_attn_with_kvcache: the rows of q over a cache, to which new tokens are appended first. Nothing is read on the host, so a
     captured call serves a cache that grows.
 
@@ -51,6 +51,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         q_descale, k_descale, v_descale: float32 [batch, heads_kv], FlashAttention 3's, or numbers: what q and caches of 8 bits are multiplied
             with. Beside q of 16 bits caches of float8_e4m3fn, float8_e5m2 or int8 are quantised ones: k_descale and v_descale (not in
             FlashAttention), which may also be of each key, [pages, heads_kv, page_size] or [batch, heads_kv, length].
+        qv: [batch, rows, heads, dim of v], or as q with cu_seqlens_q (FlashAttention 3's): scores are scale * (q kᵀ + qv vᵀ), as of
+            multi-head latent attention, whose value is a part of the key; the default of softmax_scale is 1/sqrt(dim + dim of v) then. The caches
+            are columns of one tensor, v_cache its first ones and k_cache the others: cache[..., :512] and cache[..., 512:] of
+            [pages, page_size, heads_kv, 576], not of 8 bits. Rotary angles turn q and k alone.
 
     Returns:
         The output with the axes of q, or (output, softmax_lse) with float32 [batch, heads, rows], or [heads, rows of all sequences].
@@ -74,6 +78,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
     if k is None and cu_seqlens_k_new is not None:
         raise _library.Error("cu_seqlens_k_new is given and k is not; give the new keys and values too, or leave it out")
     _check(q, k_cache, v_cache, softcap, window_size)
+    if qv is not None:
+        _columns.check_second_query(q, k_cache, v_cache, qv)
+        softmax_scale = (q.shape[-1] + v_cache.shape[-1]) ** -0.5 if softmax_scale is None else softmax_scale
     q_descale, k_descale, v_descale = _descales(q, k_cache, q_descale, k_descale, v_descale)
     with torch.no_grad():
         q, k_cache, v_cache = (x.detach() for x in (q, k_cache, v_cache))
@@ -94,7 +101,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         used = _lengths(cache_seqlens, batch, room, q)
         options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink)
         call = functools.partial(_call, k_cache=k_cache, v_cache=v_cache, table=block_table, cu_q=cu_seqlens_q, max_q=max_seqlen_q, dense=dense,
-                                 with_lse=return_softmax_lse, leftpad=cache_leftpad, descale_q=q_descale, descale_k=k_descale, descale_v=v_descale, **options)  # fmt: skip
+                                 with_lse=return_softmax_lse, leftpad=cache_leftpad, qv=None if qv is None else qv.detach(), descale_q=q_descale, descale_k=k_descale, descale_v=v_descale, **options)  # fmt: skip
         if k is not None and v is not None:
             rotary = None if rotary_cos is None or rotary_sin is None else (rotary_cos.detach(), rotary_sin.detach(), rotary_interleaved)
             at_length = not causal and _plan.window_sides(window_size) == (-1, -1)
@@ -287,10 +294,12 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, positions: T
 
 
 def _call(q: Tensor, used: Tensor, *, k_cache: Tensor, v_cache: Tensor, table: Tensor, cu_q: Optional[Tensor], max_q: Optional[int], dense: bool,
-          with_lse: bool, leftpad: Optional[Tensor], **options: Any) -> Any:  # fmt: skip
+          with_lse: bool, leftpad: Optional[Tensor], qv: Optional[Tensor], **options: Any) -> Any:  # fmt: skip
     """What flash_attn_with_kvcache returns, or None in a rehearsal."""
     if leftpad is not None:
         options.update(mask="j >= leftpad[b]", tensors={"leftpad": leftpad.contiguous()})
+    if qv is not None:
+        q, k_cache = torch.cat((qv, q), -1), _columns.latent_cache(k_cache, v_cache)
     q = q if q.stride(-1) == 1 else q.contiguous()
     if cu_q is None:
         if q.dim() != 4:

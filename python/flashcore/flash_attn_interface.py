@@ -5,7 +5,7 @@ them here. `flashcore.flash_attn` has FlashAttention 2's.
     out = flash_attn_func(q, k, v, causal=True, window_size=(1023, 0))
 
 q is [batch, length, heads, dim], k and v are [batch, length_kv, heads_kv, dim]. Any GPU from sm_80 and the CPU; head dims up to 1024
-on a GPU and 256 on a CPU. Not here yet: `qv`, `attention_chunk`, `rotary_seqlens` other than `cache_seqlens`, gradients
+on a GPU and 256 on a CPU. Not here yet: `attention_chunk`, `rotary_seqlens` other than `cache_seqlens`, gradients
 of 8-bit inputs.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from . import _library, _plan, _torch_cache, _torch_launch, _varlen, flash_attn
+from . import _columns, _library, _plan, _torch_cache, _torch_launch, _varlen, flash_attn
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache", "get_scheduler_metadata"]
 
@@ -39,7 +39,10 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: Optional[flo
             Or of each row (not in FlashAttention): q_descale [batch, heads, length] and k_descale [batch, heads_kv, length_kv], heads first.
         window_size: (left, right): how many keys a row sees to either side of its own one; -1: no bound.
         softcap: 0 for none.
-        qv, attention_chunk: None and 0 only.
+        qv: [batch, length, heads, dim of v]: scores are softmax_scale * (q kᵀ + qv vᵀ), and the default of softmax_scale is 1/sqrt(dim + dim of v);
+            not of 8 bits. A key is read from one place: k and v are copied to one tensor, but where they are columns of one, v its first
+            ones and k the others.
+        attention_chunk: 0 only.
         num_splits, pack_gqa, deterministic, sm_margin: ignored.
         return_attn_probs: also return the log-sum-exp. Such a call has no gradient.
 
@@ -49,7 +52,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: Optional[flo
     Raises:
         flashcore.Error: for what is not here, and as flashcore.flash_attn.flash_attn_func.
     """
-    _refuse(qv=qv, attention_chunk=attention_chunk)
+    _refuse(attention_chunk=attention_chunk)
+    q, k, softmax_scale = _columns.with_second_query(q, k, v, qv, softmax_scale)
     sides = _sides(window_size)
     if not _has_8_bits(q):
         _refuse_descales(q, q_descale, k_descale, v_descale)
@@ -85,7 +89,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     Raises:
         flashcore.Error: for what is not here, and as flashcore.flash_attn.flash_attn_varlen_func.
     """
-    _refuse(qv=qv, attention_chunk=attention_chunk)
+    _refuse(attention_chunk=attention_chunk)
+    q, k, softmax_scale = _columns.with_second_query(q, k, v, qv, softmax_scale)
     sides = _sides(window_size)
     if not _has_8_bits(q):
         _refuse_descales(q, q_descale, k_descale, v_descale)
@@ -118,7 +123,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         cu_seqlens_q, cu_seqlens_k_new: int32 [batch + 1]: boundaries of q and of the new k and v, which are [rows of all sequences, heads, dim].
         rotary_seqlens: cache_seqlens itself, or None.
         window_size: as of flash_attn_func.
-        qv, attention_chunk: None and 0 only.
+        qv: as of flashcore.flash_attn.flash_attn_with_kvcache: k_cache and v_cache are columns of one tensor then.
+        attention_chunk: 0 only.
         scheduler_metadata, num_splits, pack_gqa, sm_margin: ignored.
         The rest as of flashcore.flash_attn.flash_attn_with_kvcache.
 
@@ -128,13 +134,14 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
     Raises:
         flashcore.Error: for what is not here, and as flashcore.flash_attn.flash_attn_with_kvcache.
     """
-    _refuse(qv=qv, attention_chunk=attention_chunk)
+    _refuse(attention_chunk=attention_chunk)
     if rotary_cos is not None and rotary_seqlens is not None and rotary_seqlens is not cache_seqlens:
         raise _library.Error("rotary_seqlens is given; new keys are turned by their places in the cache: give cache_seqlens itself, or None")
     return _torch_cache.flash_attn_with_kvcache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad, None, softmax_scale, causal,
         _sides(window_size), softcap, rotary_interleaved, None, num_splits, return_softmax_lse, page_table=page_table, cu_seqlens_q=cu_seqlens_q,
-        max_seqlen_q=max_seqlen_q, cu_seqlens_k_new=cu_seqlens_k_new, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)  # fmt: skip
+        max_seqlen_q=max_seqlen_q, cu_seqlens_k_new=cu_seqlens_k_new, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
+        qv=qv)  # fmt: skip
 
 
 def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Optional[Tensor] = None,
@@ -188,10 +195,9 @@ def _sides(window_size: Any) -> tuple[int, int]:
 
 
 def _refuse(**given: Any) -> None:
-    hints = {"qv": "a second query that reads V has no kernel", "attention_chunk": "chunked attention has no kernel; give window_size"}
     for name, value in given.items():
         if isinstance(value, Tensor) or value:
-            raise _library.Error(f"{name} is given; flashcore.flash_attn_interface takes {'0' if name == 'attention_chunk' else 'None'} only: {hints[name]}")
+            raise _library.Error(f"{name} is given; flashcore.flash_attn_interface takes 0 only: chunked attention has no kernel; give window_size")
 
 
 def _refuse_descales(q: Any, *given: Optional[Tensor]) -> None:

@@ -19,7 +19,7 @@ def module_name(path):
 
 
 
-NO_QV = "qv: a second query that reads V"
+NO_QV = "qv beside a cache whose K and V are not columns of one tensor"
 NO_BYTE_ROTARY = "rotary embedding of 8-bit rows"
 NO_FP4 = "4-bit caches"
 NO_ROPE = "pos_encoding_mode=ROPE_LLAMA: rotary embedding inside attention"
@@ -35,7 +35,6 @@ LONG_ON_CPU = "TIME: too many scores for a dry run"
 
 # Test or "*", names of parameters (all must hold), reason. A value is a number, a text, or a function of the value.
 _RULES = [
-    ("*", {"has_qv": True}, NO_QV),
     ("*", {"pos_encoding_mode": "ROPE_LLAMA"}, NO_ROPE),
     ("*", {"pos_encoding_mode": "ALIBI", "logits_soft_cap": lambda x: x > 0}, NO_CAPPED_ALIBI),
 ]
@@ -109,7 +108,7 @@ _REFUSALS = [
     (r"pos_encoding_mode='ALIBI'", NO_CAPPED_ALIBI),
     (r"prefix_len_ptr is given|token_pos_in_items_ptr is given", NO_ITEMS),
     (r"kv_cache_sf is given", NO_FP4),
-    (r"qv is given", NO_QV),
+    (r"qv is given, and k_cache and v_cache are not columns", NO_QV),
     (r"rotary_cos is (e4m3|given and k is e4m3)", NO_BYTE_ROTARY),
 ]
 

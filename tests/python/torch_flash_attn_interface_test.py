@@ -162,7 +162,6 @@ class FlashAttention3Test(unittest.TestCase):
     def test_refused(self):
         bytes_ = [x.to(E4M3) for x in (self.q, self.k, self.v)]
         for words, tensors, options in (
-            ("qv is given", (self.q, self.k, self.v), {"qv": self.q}),
             ("attention_chunk is given", (self.q, self.k, self.v), {"attention_chunk": 4}),
             ("k_descale is given and q is torch.float32; leave it out", (self.q, self.k, self.v), {"k_descale": self.by[1]}),
             ("q_descale is given and k_descale is not; give all three", bytes_, {"q_descale": self.by[0]}),

@@ -17,8 +17,7 @@ from torch_flashinfer_support import ROOT, WORKSPACE, EmulatedGpu, Requests, exa
 
 import flashcore  # noqa: E402
 import flashcore.flashinfer as flashinfer  # noqa: E402
-from flashcore import _plan  # noqa: E402
-from flashcore.flashinfer import mla  # noqa: E402
+from flashcore import _columns, _plan  # noqa: E402
 
 HEADS, PAGE = 5, 4
 LENGTHS, ROWS = [5, 40, 17], [2, 7, 1]
@@ -71,7 +70,7 @@ class MlaTest(unittest.TestCase):
     def test_columns_of_one_tensor_are_read_where_they_are(self):
         for case in (Case(), Case(torch.bfloat16, page=1), Case(torch.float32, 48, 16), Case(ckv=192, kpe=64), Case(ckv=64, kpe=0)):
             for causal in (True, False):
-                with self.subTest(case=case, causal=causal), mock.patch.object(mla, "_joined", side_effect=AssertionError("copied")):
+                with self.subTest(case=case, causal=causal), mock.patch.object(_columns, "joined", side_effect=AssertionError("copied")):
                     wrapper = case.plan(causal=causal)
                     out, lse = wrapper.run(*case.split(case.q), *case.split(case.pool), return_lse=True)
                     self.assertEqual((out.shape, lse.shape), ((sum(ROWS), HEADS, case.ckv), (sum(ROWS), HEADS)))
@@ -115,19 +114,19 @@ class MlaTest(unittest.TestCase):
     def test_what_is_one_tensor(self):
         pool, other = torch.randn(3, 4, 48), torch.randn(3, 4, 48)
         ckv, kpe = pool[..., :32], pool[..., 32:]
-        found = mla._adjoined(ckv, kpe)
+        found = _columns.adjoined(ckv, kpe)
         self.assertTrue(torch.equal(found, pool) and found.data_ptr() == pool.data_ptr())
-        self.assertEqual(mla._adjoined(ckv[:1, :1], kpe[:1, :1]).shape, (1, 1, 48))
+        self.assertEqual(_columns.adjoined(ckv[:1, :1], kpe[:1, :1]).shape, (1, 1, 48))
         swapped = pool.transpose(0, 1)
-        self.assertTrue(torch.equal(mla._adjoined(swapped[..., :32], swapped[..., 32:]), swapped))
+        self.assertTrue(torch.equal(_columns.adjoined(swapped[..., :32], swapped[..., 32:]), swapped))
         for a, b in ((kpe, ckv), (ckv, other[..., 32:]), (ckv, pool[..., 33:]), (ckv, kpe.contiguous()), (ckv[::2], pool[:2, :, 32:]),
                      (pool[..., :32:2], pool[..., 32:])):  # fmt: skip
-            self.assertIsNone(mla._adjoined(a, b))
+            self.assertIsNone(_columns.adjoined(a, b))
         # Two allocations that are neighbours by chance: a view of the first may not reach into the second.
         whole = bytearray(48 * 4)
         first, second = (torch.frombuffer(whole, dtype=torch.float32, count=count, offset=4 * at) for count, at in ((32, 0), (16, 32)))
         self.assertEqual(second.data_ptr(), first.data_ptr() + 128)
-        self.assertIsNone(mla._adjoined(first.view(1, 1, 32), second.view(1, 1, 16)))
+        self.assertIsNone(_columns.adjoined(first.view(1, 1, 32), second.view(1, 1, 16)))
 
     def test_lengths_and_spare_pages(self):
         case = Case()
@@ -316,7 +315,7 @@ class EmulatorTest(unittest.TestCase):
         made, rows = wrapper._planner.made, wrapper._rows
         wrapper._planner.made = made._replace(table=gpu.place(made.table), used=gpu.place(made.used))
         rows.cu = gpu.place(rows.cu)
-        with mock.patch.object(mla, "_joined", side_effect=AssertionError("copied")):
+        with mock.patch.object(_columns, "joined", side_effect=AssertionError("copied")):
             out, lse = wrapper.run(*case.split(q), *case.split(pool), out=gpu.place(case.q[..., :512]), return_lse=True)
         self.assertEqual(next(reversed(_plan._plans.values())).info["family"], "sm90_wide_fwd")
         case.judge(self, out, lse, allow=2.0)  # P has 16 bits too

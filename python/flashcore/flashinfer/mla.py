@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from .. import _plan
+from .. import _columns, _plan
 from . import _options, _tables
 from ._run import Rows, run_paged
 
@@ -145,10 +145,10 @@ class BatchMLAPagedAttentionWrapper:
                 raise _options.Error(f"{name} has shape {tuple(x.shape)} on {x.device} and {other} {tuple(y.shape)} on {y.device}; give as many on one device")
         scales, ratios = _scales(o, ckv_scale, kpe_scale)
         q_nope, q_pe = (x if by == 1.0 else (x.float() * by).to(o.dtype) for x, by in zip((q_nope, q_pe), ratios))
-        q = _adjoined(q_nope, q_pe)
+        q = _columns.adjoined(q_nope, q_pe)
         keys = _cache(ckv_cache, kpe_cache).unsqueeze(2)
         cu_q, rows = self._rows.of(q_nope, "q_nope has")
-        made = run_paged(_joined(q_nope, q_pe) if q is None else q, (keys, keys[..., : o.dim_v]), o, pages, cu_q, rows, "NHD", scales, out, lse,
+        made = run_paged(_columns.joined(q_nope, q_pe) if q is None else q, (keys, keys[..., : o.dim_v]), o, pages, cu_q, rows, "NHD", scales, out, lse,
                          return_lse, None, None)  # fmt: skip
         if return_lse_base_on_e and (return_lse or lse is not None):
             (made[1] if lse is None else lse).mul_(_LN2)
@@ -184,30 +184,11 @@ def _scales(o: _options.Options, ckv: Any, kpe: Any) -> tuple[tuple[Any, Any, An
     return (None, larger, of_ckv), (of_ckv / larger, of_kpe / larger)
 
 
-def _adjoined(a: Tensor, b: Tensor) -> Optional[Tensor]:
-    """The tensor whose first columns are `a` and whose others are `b`; None if they do not lie so in memory."""
-    if b.shape[-1] == 0:
-        return a if a.stride(-1) == 1 else None
-    alike = all(x == y for x, y, extent in zip(a.stride()[:-1], b.stride()[:-1], a.shape[:-1]) if extent > 1)
-    adjacent = all(x.stride(-1) == 1 or x.shape[-1] == 1 for x in (a, b))
-    if not alike or not adjacent or b.data_ptr() != a.data_ptr() + a.shape[-1] * a.itemsize:
-        return None
-    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():  # neighbours by chance, of two allocations
-        return None
-    return a.as_strided((*a.shape[:-1], a.shape[-1] + b.shape[-1]), (*a.stride()[:-1], 1))
-
-
-def _joined(a: Tensor, b: Tensor) -> Tensor:
-    if a.itemsize > 1:
-        return torch.cat((a, b), -1)
-    return torch.cat((a.view(torch.uint8), b.view(torch.uint8)), -1).view(a.dtype)  # not every PyTorch joins 8-bit floats
-
-
 def _cache(ckv: Tensor, kpe: Tensor) -> Tensor:
-    found = _adjoined(ckv, kpe)
+    found = _columns.adjoined(ckv, kpe)
     if found is not None:
         return found
-    made = _joined(ckv, kpe)
+    made = _columns.joined(ckv, kpe)
     if made.numel() == 0:
         return made
     # Right, and slow: refusing would leave FlashInfer's own examples without an answer.
