@@ -47,6 +47,7 @@ class CheckTest(CliTest):
             json.dump(report, file)
         self.assertIn("it counts 6 passed, and its rows give 5", self.run_flashcore("verify", self.path("f.json")).stdout)
         self.expect_error(BAD_USAGE, ["--kinds", "--fuzz"], "check", "--device", "cpu", "--kinds", "paged")
+        self.expect_error(BAD_USAGE, ["--again", "--fuzz"], "check", "--device", "cpu", "--again", "x.json")
         self.expect_error(BAD_USAGE, ["zebra", "8bit"], "check", "--device", "cpu", "--fuzz", "3", "--kinds", "zebra")
 
     def test_neighbours_keep_every_case(self):

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "lab/record/digest.h"
+#include "lab/verify/fuzz_again.h"
 #include "lab/verify/judged_file.h"
 
 namespace flashcore {
@@ -132,6 +133,76 @@ TEST(FuzzFile, NumbersThatNoRunHasAreRefused) {
   json file = fuzz_json(run_of(3));
   file["not_drawn"] = -1;
   EXPECT_FALSE(verify_fuzz_file(sealed(file)).wrong.empty());
+}
+
+// A run that was asked for, before it has tried anything.
+FuzzRun asked_for(std::int64_t cases) {
+  FuzzRun run = run_of(cases);
+  run.rows.clear(), run.sessions.clear();
+  return run;
+}
+
+TEST(FuzzAgain, KeepsWhatPassedAndHasNotChanged) {
+  json file = fuzz_json(run_of(10));
+  file["results"][3]["ended"] = "incorrect";
+  file["results"][5]["data_seed"] = 1;  // drawn otherwise
+  FuzzRun run = asked_for(8);
+  keep_what_has_not_changed(sealed(file), "file", run);
+  std::vector<std::uint64_t> kept;
+  for (const FuzzRow& row : run.rows) kept.push_back(row.index);
+  EXPECT_EQ(kept, (std::vector<std::uint64_t>{0, 1, 2, 4, 6, 7}));
+  ASSERT_EQ(run.sessions.size(), 1u);
+  EXPECT_EQ(run.sessions[0].cases, 10);
+  // All cases of a family whose kernels have changed.
+  file = fuzz_json(run_of(10));
+  const std::string changed = file["sources"].begin().key();
+  file["sources"].begin().value() = "0";
+  run = asked_for(10);
+  keep_what_has_not_changed(sealed(file), "file", run);
+  EXPECT_LT(run.rows.size(), 10u);
+  for (const FuzzRow& row : run.rows) EXPECT_NE(row.drawn.candidate.family->name(), changed);
+}
+
+TEST(FuzzAgain, ItsFileIsOfAllSessions) {
+  FuzzRun run = asked_for(12);
+  keep_what_has_not_changed(sealed(fuzz_json(run_of(10))), "file", run);
+  const std::vector<FuzzRow> all = run_of(12).rows;
+  std::ranges::copy_if(all, std::back_inserter(run.rows), [](const FuzzRow& row) { return row.index >= 10; });
+  run.sessions.push_back({"2026-11-30T05:00:00.000Z", 2, 1, {.device = 1, .host = 1}});
+  json file = fuzz_json(run);
+  EXPECT_EQ(file.at("measured_at"), "2026-11-30T05:00:00.000Z");
+  EXPECT_DOUBLE_EQ(file.at("seconds").at("wall").get<double>(), 3);
+  const Verification v = verify_fuzz_file(sealed(file));
+  EXPECT_TRUE(v.fresh) << v.reason;
+  file["sessions"].erase(0);
+  EXPECT_NE(verify_fuzz_file(sealed(file)).reason.find("its sessions tried 2 cases, and it has 12"), std::string::npos);
+  file["sessions"] = json::array();
+  EXPECT_FALSE(verify_fuzz_file(sealed(file)).fresh);
+}
+
+TEST(FuzzAgain, RefusesAnotherRunsFile) {
+  const auto why = [](const std::function<void(json&)>& edit, bool seal_it = true) -> std::string {
+    json file = sealed(fuzz_json(run_of(4)));
+    edit(file);
+    FuzzRun run = asked_for(4);
+    try {
+      keep_what_has_not_changed(seal_it ? sealed(file) : file, "f.json", run);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(why([](json&) {}), "");
+  EXPECT_NE(why([](json& f) { f["seed"] = 12; }).find("another seed (12, and this run has 11)"), std::string::npos);
+  EXPECT_NE(why([](json& f) { f["family"] = "cpu_fwd"; }).find("family (cpu_fwd, and this run has none)"),
+            std::string::npos);
+  EXPECT_NE(why([](json& f) { f["kinds"] = {"paged"}; }).find("choice of kinds"), std::string::npos);
+  EXPECT_NE(why([](json& f) { f["device"]["name"] = "another"; }).find("device by its name"), std::string::npos);
+  EXPECT_NE(why([](json& f) { f["device"]["limits"]["multiprocessors"] = 9; }).find("device by its limits"),
+            std::string::npos);
+  EXPECT_NE(why([](json& f) { f["passed"] = 3; }, false).find("not what the program wrote"), std::string::npos);
+  EXPECT_NE(why([](json& f) { f.erase("kinds"); }).find("cannot be read"), std::string::npos);
+  EXPECT_NE(why([](json& f) { f["schema"] = "flashcore.bench/1"; }).find("no file of check --fuzz"), std::string::npos);
 }
 
 }  // namespace
