@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 14
+#define FC_ABI_VERSION 15
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -108,10 +108,11 @@ typedef enum fc_element { FC_ELEMENT_FLOAT = 0, FC_ELEMENT_INT = 1, FC_ELEMENT_B
 /* Handles are numbers, not addresses: a closed one is refused, never dereferenced. */
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
-typedef struct fc_timer_handle* fc_timer;       /* since ABI version 4 */
-typedef struct fc_append_handle* fc_append;     /* since ABI version 9 */
-typedef struct fc_quantize_handle* fc_quantize; /* since ABI version 12 */
-typedef struct fc_csr_handle* fc_csr;           /* since ABI version 14 */
+typedef struct fc_timer_handle* fc_timer;           /* since ABI version 4 */
+typedef struct fc_append_handle* fc_append;         /* since ABI version 9 */
+typedef struct fc_quantize_handle* fc_quantize;     /* since ABI version 12 */
+typedef struct fc_csr_handle* fc_csr;               /* since ABI version 14 */
+typedef struct fc_block_mask_handle* fc_block_mask; /* since ABI version 15 */
 
 /* Distances in elements between neighbours along batch, head and row; the elements of a row are adjacent. An input's
  * stride may be 0 (the same elements again: a broadcast) and, on the CPU, negative; an address is always that of
@@ -279,15 +280,17 @@ FC_API fc_status fc_memory_download(fc_context context, void* host, const void* 
  * cache, and loads it. Takes milliseconds, up to a second the first time; do it once per problem. It may be done while
  * a CUDA graph is captured, by this thread or another: what it compiles, loads and allocates is no part of the graph.
  * Of a mask function that names no tensor, and fixed lengths, it lists the blocks of keys to be read, on a stream of
- * flashcore's, and waits for that. The plan never changes afterwards. */
+ * flashcore's, and waits for that; other lists of blocks are made in each launch, unless it is given an fc_block_mask.
+ * The plan never changes afterwards. */
 FC_API fc_status fc_plan_create(fc_context context, const fc_attention* problem, fc_plan* plan);
 /* Does not wait for launches under way, which stay valid. Captured graphs stay valid as long as the context. */
 FC_API fc_status fc_plan_destroy(fc_plan plan);
 /* JSON: {"problem": ID, "expressions": {"score": ..., "mask": ..., "tensors": ...} of a problem with functions, whose
  * id has but their hashes, "device": ..., "family": ..., "config": {...}, "candidate": ..., "reason": why this kernel,
  * "notes": [what a user should know: a slow kernel and why, ...], "alignment": bytes that every pointer must be a
- * multiple of, "workspace_bytes", "compile_ms", "from_cache", "code_hash": of the machine code, "registers",
- * "shared_bytes"}. Buffer as in fc_context_describe. */
+ * multiple of, "workspace_bytes": of a launch without a block mask, "block_mask_bytes": of the lists of blocks that
+ * each launch makes and an fc_block_mask spares it, 0 if there are none, "compile_ms", "from_cache", "code_hash": of
+ * the machine code, "registers", "shared_bytes"}. Buffer as in fc_context_describe. */
 FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* needed);
 /* Enqueues one call on `stream` (a CUstream; null: the default stream. On the CPU null only, and the call returns when
  * it is done). `lse` may be null. Neither `o` nor `lse` may overlap another tensor; views of one buffer that interleave
@@ -347,12 +350,15 @@ typedef struct fc_operands {
    * largest |o| before it is rounded, so that of 8 bits it says what saturated. Neither NaN nor a score of -inf counts;
    * a head without any number has 0. Every launch writes all of them, whatever they held. Since ABI version 13 */
   float* amax;
+  /* Lists of blocks that fc_block_mask_create made for this plan, or for one with the same lists: the launch makes none
+   * of its own. Null: it makes what it needs. Since ABI version 15 */
+  fc_block_mask block_mask;
 } fc_operands;
 
 #define FC_OPERANDS_INIT                                                                                            \
   {                                                                                                                 \
     (uint32_t)sizeof(fc_operands), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        NULL, NULL, NULL, NULL                                                                                      \
+        NULL, NULL, NULL, NULL, NULL                                                                                \
   }
 
 /* fc_plan_launch for every problem. Slopes and sinks are read when the launch runs. On the CPU a slope that is NaN or
@@ -369,6 +375,42 @@ FC_API fc_status fc_plan_launch_operands(fc_plan plan, const fc_operands* operan
  * ABI version 14 */
 FC_API fc_status fc_plan_status(fc_plan plan, const fc_operands* operands, void* stream, char* buffer, size_t size,
                                 size_t* needed);
+
+/* --- block masks: lists of blocks, made once and read by many launches. Since ABI version 15 --------------------- */
+
+/* On a GPU most kernels with a mask function go over a list of the blocks of keys that each tile of rows sees. A launch
+ * whose mask names tensors, or whose batch is ragged, makes these lists first, by a kernel of its own. A block mask
+ * holds them, so that the launches of all layers of a model, and of all steps with the same mask, need not.
+ *
+ * The caller promises, for each launch with a block mask, that what the lists were made of holds the same as when they
+ * were made: the elements of the tensors that the mask names, and of a ragged batch cu_seqlens_q, cu_seqlens_kv,
+ * seqused_kv and seqused_q. Nobody looks. Where it does not hold, rows may miss keys that they should see and see keys
+ * that they should not; blocks that are cut still read the mask's tensors of the launch. The addresses may be others.
+ *
+ * Plans whose lists are the same may share a block mask: the layers of a model. These are plans of one context with the
+ * same kernel, config and problem, strides and scale included. */
+
+/* Makes the lists of `plan` in memory of the handle's own: enqueues that on `stream` and does not wait for it. Of
+ * `operands` the lists read the tensors that the mask names, in fc_operands.tensors, and of a ragged batch the lengths;
+ * the others may be null. Launches on another stream are to come after it, as after any kernel that writes what they
+ * read. Refused while the stream is captured: until the graph's first replay there would be no lists; create it before,
+ * and capture fc_block_mask_update.
+ *
+ * A plan that makes no lists in its launches gets an empty handle, whose update does nothing and which launches take
+ * without a difference: on the CPU, whose kernels ask the mask of each pair; without a mask function; of kernels
+ * without lists, as those for decoding; and of a mask without tensors on fixed lengths, whose lists the plan has. So a
+ * caller need not know which plans have lists. */
+FC_API fc_status fc_block_mask_create(fc_plan plan, const fc_operands* operands, void* stream,
+                                      fc_block_mask* block_mask);
+/* Makes the lists anew in the same memory, of what `operands` hold when it runs on `stream`. It waits for nothing,
+ * allocates nothing, and may be captured: launches in the same graph, and in graphs captured before, read the new
+ * lists. On a stream other than that of the launches, it is to come after those that read the old lists and before
+ * those that read the new ones. */
+FC_API fc_status fc_block_mask_update(fc_block_mask block_mask, const fc_operands* operands, void* stream);
+/* Launches under way stay valid, for which a GPU is waited for. The memory is freed then; where a captured launch reads
+ * or makes the lists it is kept as long as the context, so that captured graphs stay valid. The plan may be destroyed
+ * before it. */
+FC_API fc_status fc_block_mask_destroy(fc_block_mask block_mask);
 
 /* --- appending: new keys and values to a cache. Since ABI version 9 --------------------------------------------- */
 

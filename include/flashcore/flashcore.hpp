@@ -387,6 +387,29 @@ class Plan {
   bool on_cpu_ = false;
 };
 
+/// Lists of the blocks that a mask shows, made once and read by many launches: those with it in fc_operands.block_mask.
+/// See fc_block_mask_create for what the caller promises, and which plans may share it.
+class BlockMask {
+ public:
+  /// Makes the lists of `plan`, in order on `stream` (a CUstream); what `operands` must have is what the mask reads.
+  BlockMask(const Plan& plan, const fc_operands& operands, void* stream = nullptr) {
+    fc_block_mask handle = nullptr;
+    detail::check(fc_block_mask_create(plan.get(), &operands, stream, &handle));
+    owner_ = Handle(handle);
+  }
+
+  /// Makes them anew, in the same memory; may be captured into a graph.
+  void update(const fc_operands& operands, void* stream = nullptr) const {
+    detail::check(fc_block_mask_update(get(), &operands, stream));
+  }
+
+  fc_block_mask get() const noexcept { return owner_.get(); }
+
+ private:
+  using Handle = detail::Owner<fc_block_mask, fc_block_mask_destroy>;
+  Handle owner_;
+};
+
 /// Writes new keys and values to a cache, and turns K and Q by rotary position embedding; see fc_append_operands for
 /// shapes. One serves launches of any sizes, from any number of threads.
 class Append {

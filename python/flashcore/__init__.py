@@ -8,6 +8,7 @@ scaled_dot_product_attention, `flashcore.transformers` registers `attn_implement
 """
 
 from ._append import append
+from ._block_mask import BlockMask
 from ._documents import document_ids
 from ._library import Error, Note, __version__, num_threads, set_num_threads
 from ._paged import block_table_of_csr, decode, paged_attention
@@ -16,4 +17,4 @@ from ._program import bench, explain, tune
 from ._quantize import Quantized, quantize
 from ._varlen import varlen_attention
 
-__all__ = ["Error", "Note", "Plan", "Quantized", "__version__", "append", "attention", "bench", "block_table_of_csr", "decode", "document_ids", "explain", "num_threads", "paged_attention", "plan", "quantize", "set_num_threads", "tune", "varlen_attention"]
+__all__ = ["BlockMask", "Error", "Note", "Plan", "Quantized", "__version__", "append", "attention", "bench", "block_table_of_csr", "decode", "document_ids", "explain", "num_threads", "paged_attention", "plan", "quantize", "set_num_threads", "tune", "varlen_attention"]

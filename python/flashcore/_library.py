@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 14
+ABI_VERSION = 15
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -84,7 +84,7 @@ class Operands(ctypes.Structure):
 
     _fields_ = [("struct_size", ctypes.c_uint32), ("unused", ctypes.c_uint32)] + [
         (name, ctypes.c_size_t) for name in ("q", "k", "v", "o", "lse", "descale_q", "descale_k", "descale_v", "alibi", "sink",
-                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "tensors", "block_table", "amax")]  # fmt: skip
+                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "tensors", "block_table", "amax", "block_mask")]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(Operands), **fields)
@@ -195,6 +195,9 @@ _FUNCTIONS = {
     "fc_plan_launch_scaled": [_P, *[_ADDRESS] * 9],
     "fc_plan_launch_operands": [_P, ctypes.POINTER(Operands), _ADDRESS],
     "fc_plan_status": [_P, ctypes.POINTER(Operands), _ADDRESS, *_TEXT],
+    "fc_block_mask_create": [_P, ctypes.POINTER(Operands), _ADDRESS, ctypes.POINTER(_P)],
+    "fc_block_mask_update": [_P, ctypes.POINTER(Operands), _ADDRESS],
+    "fc_block_mask_destroy": [_P],
     "fc_explain": [_P, ctypes.POINTER(Attention), *_TEXT],
     "fc_problem_parse": [ctypes.c_char_p, ctypes.POINTER(Attention)],
 }

@@ -7,8 +7,9 @@ import operator
 import sys
 from typing import Any
 
-from . import _arrays, _factors, _functions, _library, _plan, _scores, _varlen
+from . import _arrays, _block_mask, _factors, _functions, _library, _plan, _scores, _varlen
 from ._arrays import View
+from ._block_mask import BlockMask
 from ._functions import Functions
 from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
 from ._plan import Plan
@@ -75,7 +76,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
                     sink: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False, stream: int | None = None,
                     candidate: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None, score: str | None = None,
                     mask: Any = None, tensors: Any = None, bias: Any = None, prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None,
-                    return_amax: bool = False, intervals: Any = None, check_lengths: bool = False) -> Any:  # fmt: skip
+                    return_amax: bool = False, intervals: Any = None, check_lengths: bool = False, block_mask: BlockMask | None = None) -> Any:  # fmt: skip
     """Attention of each sequence of a batch over its keys in a paged cache: decoding, chunks of a prompt, or whole prompts.
 
     Lengths and pages are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves a growing
@@ -110,6 +111,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         kv_dtype: as of `attention`: "int4" for caches of uint8 [..., head_dim / 2] with two elements a byte.
         return_amax: as of `attention`.
         check_lengths: as of `varlen_attention`, of the pages in the table too.
+        block_mask: as of `varlen_attention`. Pages may be others, but a cache that grows has other lengths at each step.
 
     Returns:
         The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
@@ -142,7 +144,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
                                                     given.functions, deterministic_batch),
-        return_lse, stream, return_amax, check_lengths, cu_seqlens_q=cu_q.address, seqused_kv=used.address, seqused_q=used_q.address if used_q else 0,
+        return_lse, stream, return_amax, check_lengths, _block_mask.require(block_mask), cu_seqlens_q=cu_q.address, seqused_kv=used.address, seqused_q=used_q.address if used_q else 0,
         block_table=table.address)  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from typing import Any, Sequence
 
 from . import _arrays, _library
 from ._arrays import View
-from . import _factors, _functions, _scores
+from . import _block_mask, _factors, _functions, _scores
+from ._block_mask import BlockMask
 from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Operands, Strides
 
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4, "int8": 5, "int4": 6}
@@ -140,7 +141,7 @@ class Plan:
     Attributes:
         device: "cpu" or "cuda:N".
         info: what was chosen and why: "problem", "family", "config", "candidate", "reason", "notes", "alignment" (bytes
-            that every address must be a multiple of), "compile_ms", "from_cache", ...
+            that every address must be a multiple of), "block_mask_bytes" (of the lists that a `BlockMask` spares each launch; 0: none), "compile_ms", "from_cache", ...
         tensors: names of what the score and mask functions read, in the order that `launch` takes their addresses in.
     """
 
@@ -156,12 +157,14 @@ class Plan:
         weakref.finalize(self, library.fc_plan_destroy, handle.value).atexit = False
         self.device = device
         self.info: dict[str, Any] = json.loads(_library.text_of(library.fc_plan_describe, handle.value))
+        self._has_lists = self.info["block_mask_bytes"] > 0
         for note in self.info["notes"]:
             say_once(note)
 
     def launch(self, q: int, k: int, v: int, o: int, lse: int = 0, stream: int = 0, descale_q: int = 0, descale_k: int = 0,
                descale_v: int = 0, alibi: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0, seqused_kv: int = 0,
-               seqused_q: int = 0, tensors: Sequence[int] = (), block_table: int = 0, amax: int = 0) -> None:  # fmt: skip
+               seqused_q: int = 0, tensors: Sequence[int] = (), block_table: int = 0, amax: int = 0,
+               block_mask: BlockMask | None = None) -> None:  # fmt: skip
         """Enqueues one call on addresses.
 
         Args:
@@ -177,6 +180,7 @@ class Plan:
             block_table: of a paged cache: address of the int32 pages, [batch, max_pages]; seqused_kv is needed then, cu_seqlens_kv 0.
             tensors: addresses of what the score and mask functions read, in the order of `Plan.tensors`.
             amax: address of fp32 [2, heads], where the largest magnitudes go; 0 for a plan without.
+            block_mask: holds the lists of blocks that this launch would make otherwise; they are made here if it has none yet.
 
         Raises:
             Error: for a null or misaligned address, for an o or lse that overlaps another tensor, and for a device that
@@ -185,11 +189,14 @@ class Plan:
         try:
             if len(tensors) != len(self.tensors):
                 raise Error(f"tensors has {len(tensors)} addresses, and this plan has {len(self.tensors)} tensors: {', '.join(self.tensors) or 'none'}")
-            if alibi or sink or cu_seqlens_q or cu_seqlens_kv or seqused_kv or seqused_q or tensors or block_table or amax:
+            lists = _block_mask.require(block_mask) if self._has_lists else None
+            if alibi or sink or cu_seqlens_q or cu_seqlens_kv or seqused_kv or seqused_q or tensors or block_table or amax or lists:
                 addresses = (ctypes.c_size_t * len(tensors))(*tensors)
                 operands = Operands(q=q, k=k, v=v, o=o, lse=lse, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v, alibi=alibi, sink=sink,
                                     cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_kv=seqused_kv, seqused_q=seqused_q,
                                     tensors=ctypes.addressof(addresses) if tensors else 0, block_table=block_table, amax=amax)  # fmt: skip
+                if lists is not None:
+                    operands.block_mask = lists._handle_for(self, operands, stream)
                 status = self._launch_operands(self._handle, ctypes.byref(operands), stream)
             elif descale_q or descale_k or descale_v:
                 status = self._launch_scaled(self._handle, q, k, v, o, lse, descale_q, descale_k, descale_v, stream)
@@ -376,7 +383,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
               window_alignment: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
               softcap: float | None = None, alibi: Any = None, sink: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None,
               bias: Any = None, prefix: Any = None, documents: Any = None, v_layout: str = "nd", kv_dtype: str | None = None,
-              return_amax: bool = False, intervals: Any = None, document_boundaries: Any = None, descale_blocks: Any = None) -> Any:  # fmt: skip
+              return_amax: bool = False, intervals: Any = None, document_boundaries: Any = None, descale_blocks: Any = None,
+              block_mask: BlockMask | None = None) -> Any:  # fmt: skip
     """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
 
     Args:
@@ -438,6 +446,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         descale_blocks: (rows of q, keys) that have one factor each: descale_q is [batch, heads, ceil(seqlen_q / rows)] and descale_k [batch,
             heads_kv, ceil(seqlen_kv / keys)] then, beside a descale_v [batch, heads_kv]; of a quantised cache descale_k and descale_v
             are as descale_k. They are repeated for each row on the device; `quantize(scaling="block")` makes them so.
+        block_mask: a `BlockMask`, which calls with the same mask share: the first one lists the blocks that the mask shows, and the others
+            need not. What the mask reads must hold the same until `BlockMask.update`.
 
     Returns:
         The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
@@ -447,7 +457,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         Error: for arrays that do not fit together, dtypes, devices, layouts, an out that is read-only or overlaps an input,
             arguments of another type; for a missing driver or compiler.
     """
-    stream = _stream_number(stream)
+    stream, block_mask = _stream_number(stream), _block_mask.require(block_mask)
     vq = _arrays.view(q, "q", stream)
     vk, vv = _arrays.cache_view(k, "k", stream, kv_dtype), _arrays.cache_view(v, "v", stream, kv_dtype)
 
@@ -480,7 +490,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         amax_view = _arrays.view(amax, "amax", stream)
     number = _arrays.current_stream(vq) if stream is None else stream
     p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
-             operands.alibi, operands.sink, tensors=given.addresses, amax=amax_view.address if amax_view else 0)  # fmt: skip
+             operands.alibi, operands.sink, tensors=given.addresses, amax=amax_view.address if amax_view else 0,
+             block_mask=block_mask)  # fmt: skip
     _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -11,26 +11,35 @@ from torch.nn.attention import flex_attention as pytorch
 
 from . import _library, _plan, _torch_launch
 from ._torch_counters import pass_on
+from ._torch_flex_lists import lists_of
 from ._torch_flex_operator import CAN_RECORD, attend_compiled, operand
 from ._torch_reasons import GRADIENT, why_not_now, why_not_of
 from ._torch_trace import Untraceable, trace
 
 
-def _functions(device: torch.device, score_mod: Optional[Callable[..., Any]], mask_mod: Optional[Callable[..., Any]]) -> dict[str, Any]:
-    """score, mask and tensors of flashcore.attention."""
+class _Recorded(NamedTuple):
+    given: dict[str, Any]  # score, mask and tensors of flashcore.attention
+    mask_reads: tuple[Tensor, ...]  # the caller's own, of which `given` may have copies
+
+
+def _functions(device: torch.device, score_mod: Optional[Callable[..., Any]], mask_mod: Optional[Callable[..., Any]]) -> _Recorded:
     given: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
+    mask_reads: tuple[Tensor, ...] = ()
     for name, function in (("score", score_mod), ("mask", mask_mod)):
         if function is None:
             continue
         try:
             traced = trace(function, name == "score", device)
-            tensors |= {key: operand(x, device, traced.sums_ints) for key, x in traced.tensors.items() if re.search(rf"\b{key}\b", traced.text)}
+            read = {key: x for key, x in traced.tensors.items() if re.search(rf"\b{key}\b", traced.text)}
+            tensors |= {key: operand(x, device, traced.sums_ints) for key, x in read.items()}
         except Untraceable as why:
             raise Untraceable(f"{'score_mod' if name == 'score' else 'mask_mod'} cannot be recorded for flashcore: {why}") from None
         if traced.text not in ("s", "(0 == 0)"):
             given[name] = traced.text
-    return given | ({"tensors": tensors} if tensors else {})
+        if name == "mask":
+            mask_reads = tuple(read.values())
+    return _Recorded(given | ({"tensors": tensors} if tensors else {}), mask_reads)
 
 
 @torch.compiler.assume_constant_result
@@ -69,7 +78,10 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
         score_mod: a function (score, b, h, q_idx, kv_idx) of scalar tensors. It is recorded once, with the tensors that it reads,
             which are read anew at each call; scores are float32 whatever the query's dtype is. torch.compile records it as a part of
             its graph, without a break, and again when it changes.
-        block_mask: of create_block_mask. Its function is recorded as well, and counts alone: the kernel finds its blocks anew. One
+        block_mask: of create_block_mask. Its function is recorded as well, and counts alone: flashcore finds the blocks itself. On a GPU
+            the first call with a BlockMask lists them, and the others read that, as long as PyTorch counts no write to a tensor that the
+            function reads (`_version`). It does not count writes through `.data` or NumPy, by kernels of others and by replays of
+            CUDA graphs: give a new BlockMask after them. Calls in a CUDA graph or under torch.compile, and tensors of torch.inference_mode, have the blocks listed in each call. One
             without a function (BlockMask.from_kv_blocks) goes to PyTorch; one whose blocks hide more than its function does is not
             supported: as in PyTorch's uncompiled flex_attention, the function says what is visible.
         scale: default 1/sqrt(dim).
@@ -99,7 +111,9 @@ def _eager(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Callab
         try:
             wants_lse = return_lse or (return_aux is not None and return_aux.lse)
             mask_mod = None if block_mask is None else block_mask.mask_mod
-            made = _plan.attention(query, key, value, scale=scale, return_lse=wants_lse, **_functions(query.device, score_mod, mask_mod))
+            recorded = _functions(query.device, score_mod, mask_mod)
+            with lists_of(block_mask, recorded.mask_reads, query.device) as lists:
+                made = _plan.attention(query, key, value, scale=scale, return_lse=wants_lse, block_mask=lists, **recorded.given)
         except Untraceable as error:
             why = str(error)
         except _library.Error as error:

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from . import _arrays, _factors, _functions, _library, _plan, _scores
+from . import _arrays, _block_mask, _factors, _functions, _library, _plan, _scores
 from ._arrays import View
+from ._block_mask import BlockMask
 from ._functions import Functions, Given
 from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
 from ._plan import Plan
@@ -97,7 +98,8 @@ def _refuse_bad(bad: dict[int, str]) -> None:
 
 def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales: tuple[Any, Any, Any], score: tuple[Any, Any, Any],
                   functions: Given, plan_of: Callable[[tuple[View, View, View, View], int, _scores.Scores], Plan], return_lse: bool,
-                  stream: int | None, return_amax: Any, check_lengths: bool, **addresses: int) -> Any:  # fmt: skip
+                  stream: int | None, return_amax: Any, check_lengths: bool, block_mask: BlockMask | None,
+                  **addresses: int) -> Any:  # fmt: skip
     """The output of packed rows, and what else is asked for, made and launched. `score`: softcap, alibi, sink; `addresses`: of the lengths."""
     vq, vk, vv = views
     if out is None:
@@ -123,7 +125,8 @@ def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales
         amax = _arrays.empty_like(vq, (2, sizes.heads_q), "fp32")
         amax_view = _arrays.view(amax, "amax", stream)
     p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
-             operands.alibi, operands.sink, tensors=functions.addresses, amax=amax_view.address if amax_view else 0, **addresses)  # fmt: skip
+             operands.alibi, operands.sink, tensors=functions.addresses, amax=amax_view.address if amax_view else 0, block_mask=block_mask,
+             **addresses)  # fmt: skip
     _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
@@ -137,7 +140,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
                      descale_v: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None, bias: Any = None,
                      prefix: Any = None, deterministic_batch: bool = False, kv_dtype: str | None = None,
                      return_amax: bool = False, documents: Any = None, document_boundaries: Any = None, intervals: Any = None,
-                     check_lengths: bool = False) -> Any:  # fmt: skip
+                     check_lengths: bool = False, block_mask: BlockMask | None = None) -> Any:  # fmt: skip
     """Attention of each sequence of a ragged batch by itself, without padding.
 
     The lengths are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves any lengths up to
@@ -181,6 +184,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
             bound, [batch, heads, max_seqlen_q] and what has three axes and broadcasts to it. Keys count from the sequence's own first one.
         check_lengths: True: first wait for the device and look at the lengths on the host, and refuse the call with the sequence that does not
             fit. To find a mistake: such a call cannot be captured into a graph.
+        block_mask: as of `attention`. The lists are made of the lengths too, so that these must hold the same until `BlockMask.update`.
 
     Returns:
         The output, or a tuple of it, lse and amax, of which there is what was asked for. A row that sees no key gets output 0 and lse -inf,
@@ -192,7 +196,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         Error: for arrays that do not fit together, dtypes, devices, an out that is read-only or overlaps an input, arguments of another
             type; for a missing driver or compiler.
     """
-    stream = _plan._stream_number(stream)
+    stream, block_mask = _plan._stream_number(stream), _block_mask.require(block_mask)
     vq = _arrays.view(q, "q", stream)
     vk, vv = _arrays.cache_view(k, "k", stream, kv_dtype), _arrays.cache_view(v, "v", stream, kv_dtype)
     cu_q, cu_kv = _int32s(cu_seqlens_q, "cu_seqlens_q", vq, stream), _int32s(cu_seqlens_kv, "cu_seqlens_kv", vq, stream)
@@ -206,7 +210,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
                                                     given.functions, deterministic_batch),
-        return_lse, stream, return_amax, check_lengths, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
+        return_lse, stream, return_amax, check_lengths, block_mask, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
         seqused_q=used_q.address if used_q else 0)  # fmt: skip
 
 

@@ -52,6 +52,11 @@ std::shared_ptr<Module> Context::load(const Artifact& artifact) {
   return module;
 }
 
+void Context::keep_for_graphs(std::unique_ptr<Buffer> buffer) const {
+  const std::lock_guard lock(mutex_);
+  of_graphs_.push_back(std::move(buffer));
+}
+
 void* Context::allocate(std::size_t bytes) {
   if (bytes > kMostBytes) throw_environment("{} bytes are more than any memory has; at most {}", bytes, kMostBytes);
   std::unique_ptr<Buffer> buffer = device_->allocate(bytes);

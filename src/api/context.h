@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "api/constant_pool.h"
 #include "api/workspace_pool.h"
@@ -33,6 +34,8 @@ class Context {
   WorkspacePool& workspaces() const { return *workspaces_; }
   // What is the same in all launches of a plan.
   ConstantPool& constants() const { return *constants_; }
+  // Keeps what captured graphs may read for as long as the context.
+  void keep_for_graphs(std::unique_ptr<Buffer> buffer) const;
   // Memory of the device that addresses can point at.
   const void* somewhere() const { return somewhere_ ? somewhere_->data() : nullptr; }
 
@@ -53,9 +56,10 @@ class Context {
   std::unique_ptr<Buffer> somewhere_;
   std::unique_ptr<WorkspacePool> workspaces_;
   std::unique_ptr<ConstantPool> constants_;
-  std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // of what follows
   std::map<std::string, std::shared_ptr<Module>> modules_;
   std::map<void*, std::unique_ptr<Buffer>> buffers_;
+  mutable std::vector<std::unique_ptr<Buffer>> of_graphs_;
 };
 
 }  // namespace flashcore::api

@@ -8,6 +8,7 @@
 
 #include "api/allocations.h"
 #include "api/append.h"
+#include "api/block_mask.h"
 #include "api/context.h"
 #include "api/csr.h"
 #include "api/foreign_timer.h"
@@ -29,6 +30,7 @@ using Timers = HandleTable<ForeignTimer, fc_timer>;
 using Appends = HandleTable<Append, fc_append>;
 using Quantises = HandleTable<Quantise, fc_quantize>;
 using Csrs = HandleTable<Csr, fc_csr>;
+using BlockMasks = HandleTable<BlockMask, fc_block_mask>;
 
 // Never destroyed: at exit, threads of the caller may still be at work, and the driver may be gone already.
 Contexts& contexts() {
@@ -55,6 +57,10 @@ Csrs& csrs() {
   static auto* table = new Csrs("csr", 0x60000000);
   return *table;
 }
+BlockMasks& block_masks() {
+  static auto* table = new BlockMasks("block_mask", 0x70000000);
+  return *table;
+}
 
 [[maybe_unused]] const bool g_renewed = (renew_in_child([] {
                                            contexts().renew_lock();
@@ -63,6 +69,7 @@ Csrs& csrs() {
                                            appends().renew_lock();
                                            quantises().renew_lock();
                                            csrs().renew_lock();
+                                           block_masks().renew_lock();
                                            allocations().renew_lock();
                                          }),
                                          true);
@@ -89,19 +96,21 @@ T* needed(T* out, const char* name) {
 struct GivenOperands {
   AttentionArgs args;
   const void* const* tensors = nullptr;
+  fc_block_mask block_mask = nullptr;
 };
 GivenOperands read_operands(const fc_operands* operands) {
   // Callers built with a header of ABI version 5 have a struct that ends before the boundaries, those with one of
   // version 6 before the tensors, those with one of version 7 before the block table, those with one of versions 8 to
-  // 12 before the largest magnitudes.
+  // 12 before the largest magnitudes, those with one of versions 13 and 14 before the block mask.
   constexpr std::uint32_t kFirstSize = offsetof(fc_operands, cu_seqlens_q);
   constexpr std::uint32_t kSecondSize = offsetof(fc_operands, tensors);
   constexpr std::uint32_t kThirdSize = offsetof(fc_operands, block_table);
   constexpr std::uint32_t kFourthSize = offsetof(fc_operands, amax);
+  constexpr std::uint32_t kFifthSize = offsetof(fc_operands, block_mask);
   fc_operands given = FC_OPERANDS_INIT;
   std::memcpy(&given.struct_size, &needed(operands, "operands")->struct_size, sizeof(given.struct_size));
   if (given.struct_size != sizeof(fc_operands) && given.struct_size != kFirstSize && given.struct_size != kSecondSize &&
-      given.struct_size != kThirdSize && given.struct_size != kFourthSize)
+      given.struct_size != kThirdSize && given.struct_size != kFourthSize && given.struct_size != kFifthSize)
     throw_bad_input(
         "fc_operands.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_OPERANDS_INIT, or "
         "use the library that belongs to the header",
@@ -115,7 +124,7 @@ GivenOperands read_operands(const fc_operands* operands) {
   args.seqused_kv = given.seqused_kv, args.seqused_q = given.seqused_q;
   args.block_table = given.block_table;
   args.amax = given.amax;
-  return {args, given.tensors};
+  return {args, given.tensors, given.block_mask};
 }
 
 }  // namespace
@@ -237,7 +246,8 @@ fc_status fc_plan_launch_operands(fc_plan plan, const fc_operands* operands, voi
     GivenOperands given = read_operands(operands);
     const auto found = plans().find(plan);
     found->place_tensors(given.tensors, given.args);
-    found->launch(given.args.addresses(), stream);
+    const auto block_mask = given.block_mask ? block_masks().find(given.block_mask) : nullptr;
+    found->launch(given.args.addresses(), stream, block_mask.get());
   });
 }
 
@@ -247,6 +257,35 @@ fc_status fc_plan_status(fc_plan plan, const fc_operands* operands, void* stream
     const auto found = plans().find(plan);
     const Keep keep(driver_of(found->context()));
     copy_text(found->status(read_operands(operands).args.addresses(), stream), buffer, size, length);
+  });
+}
+
+fc_status fc_block_mask_create(fc_plan plan, const fc_operands* operands, void* stream, fc_block_mask* block_mask) {
+  return guarded([&] {
+    *needed(block_mask, "block_mask") = nullptr;
+    GivenOperands given = read_operands(operands);
+    const auto found = plans().find(plan);
+    const Keep keep(driver_of(found->context()));
+    found->place_tensors(given.tensors, given.args);
+    *block_mask = block_masks().add(std::make_shared<BlockMask>(found, given.args.addresses(), stream));
+  });
+}
+
+fc_status fc_block_mask_update(fc_block_mask block_mask, const fc_operands* operands, void* stream) {
+  return guarded_launch([&] {
+    GivenOperands given = read_operands(operands);
+    const auto found = block_masks().find(block_mask);
+    found->plan().place_tensors(given.tensors, given.args);
+    found->update(given.args.addresses(), stream);
+  });
+}
+
+fc_status fc_block_mask_destroy(fc_block_mask block_mask) {
+  return guarded([&] {
+    std::shared_ptr<BlockMask> last = block_masks().find(block_mask);
+    const Keep keep(driver_of(last->context()));
+    block_masks().remove(block_mask);
+    last.reset();
   });
 }
 

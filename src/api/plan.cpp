@@ -6,9 +6,11 @@
 
 #include "api/allocations.h"
 #include "api/artifact_cache.h"
+#include "api/block_mask.h"
 #include "api/fork_gate.h"
 #include "api/sequence_status.h"
 #include "core/error.h"
+#include "core/problem_expressions.h"
 #include "core/problem_row.h"
 #include "core/slope_bound.h"
 #include "device/compiler.h"
@@ -119,6 +121,21 @@ std::optional<std::string> why_unsuitable(const Candidate& candidate, const Requ
   return fmt::format("{} reads through tensor maps, which do not repeat an element (stride 0)", family.name());
 }
 
+// On a device that runs a launch within the call, one at a time.
+class Turn {
+ public:
+  explicit Turn(const Context& context) {
+    std::mutex* mutex = context.turn();
+    if (!mutex) return;
+    inside_.emplace();  // or a child forked meanwhile could never take its turn
+    lock_ = std::unique_lock(*mutex);
+  }
+
+ private:
+  std::optional<InsideLibrary> inside_;
+  std::unique_lock<std::mutex> lock_;
+};
+
 }  // namespace
 
 Plan::Plan(std::shared_ptr<Context> context, const Request& request)
@@ -127,6 +144,9 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
       layouts_(request.layouts),
       tensor_order_(request.tensor_order),
       tensor_bytes_(request.tensor_bytes) {
+  if (problem_.has_mask_expression())
+    for (const int t : tensor_numbers(problem_, problem_.mask_expression()))
+      is_of_mask_[static_cast<std::size_t>(t)] = true;
   needs_q_ = request.layouts.q.elements() > 0;
   needs_kv_ = request.layouts.k.elements() > 0 && needs_q_;
   needs_o_ = request.layouts.o.elements() > 0;
@@ -159,6 +179,8 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
   if (!choice_ && first_failure) std::rethrow_exception(first_failure);
   if (!choice_)
     throw_bad_input("no kernel runs {} on these tensors: {}", problem_.id(), notes_.empty() ? "" : notes_.front());
+  list_key_ =
+      list_bytes() == 0 ? "none of " + problem_.id() : Context::module_key(artifact_) + " " + program_->reusable_key();
   add_slow_note(request);
   add_empty_notes(request.layouts);
 }
@@ -293,8 +315,9 @@ void Plan::check_floats(const Addresses& addresses) const {
   }
 }
 
-void Plan::check_int32s(const Addresses& addresses) const {
+void Plan::check_int32s(const Addresses& addresses, Reader reader) const {
   for (const Int32Operand& operand : kInt32Operands) {
+    if (reader == Reader::kLists && operand.operand == Operand::kBlockTable) continue;
     const void* values = addresses[AddressOf(operand.operand).index()];
     const std::int64_t count = operand.count(problem_, layouts_);
     const Needs needs = operand.needs(problem_);
@@ -356,10 +379,11 @@ std::string Plan::status(const Addresses& addresses, void* stream) const {
   return said.dump();
 }
 
-void Plan::check_tensors(const Addresses& addresses) const {
+void Plan::check_tensors(const Addresses& addresses, Reader reader) const {
   for (std::size_t t = 0; t < kMaxExpressionTensors; ++t) {
     const void* values = addresses[AddressOf(operand_of_tensor(t)).index()];
     if (t >= problem_.tensors.size() || !needs_o_) continue;
+    if (reader == Reader::kLists && !is_of_mask_[t]) continue;
     const char* name = problem_.tensors[t].name.c_str();
     if (!values)
       throw_bad_input("the tensor '{}' is null; give its address on {} to fc_plan_launch_operands", name,
@@ -421,8 +445,18 @@ void Plan::place_tensors(const void* const* given, AttentionArgs& args) const {
   for (std::size_t t = 0; given && t < tensor_order_.size(); ++t) args.tensors[t] = given[tensor_order_[t]];
 }
 
-void Plan::launch(const Addresses& given, void* stream) const {
+void Plan::make_lists(const Addresses& addresses, void* stream, void* memory) const {
+  if (context_->on_cpu() && stream) throw_bad_input("a stream was given, and the CPU has none; give null");
+  check_int32s(addresses, Reader::kLists);
+  check_tensors(addresses, Reader::kLists);
+  if (!memory) return;
+  const Turn turn(*context_);
+  program_->make_reusable(stream, addresses, memory);
+}
+
+void Plan::launch(const Addresses& given, void* stream, const BlockMask* block_mask) const {
   check(given);
+  const void* lists = block_mask ? block_mask->lists_for(*this, stream) : nullptr;
   if (cpu_call_) {
     if (stream) throw_bad_input("a stream was given, and the CPU has none; give null");
     AttentionArgs args;
@@ -449,14 +483,10 @@ void Plan::launch(const Addresses& given, void* stream) const {
   }
   if (!program_) return;
   Addresses addresses = given;
-  std::optional<InsideLibrary> inside;
-  std::unique_lock<std::mutex> turn;
-  if (std::mutex* mutex = context_->turn()) {
-    inside.emplace();  // or a child forked meanwhile could never take its turn
-    turn = std::unique_lock(*mutex);
-  }
-  context_->workspaces().provide(stream, program_->workspaces(), addresses);
-  program_->launch_on(stream, addresses);
+  const Turn turn(*context_);
+  context_->workspaces().provide(stream, lists ? program_->workspaces_beside_reused() : program_->workspaces(),
+                                 addresses);
+  program_->launch_on(stream, addresses, lists);
 }
 
 std::string Plan::describe() const {
@@ -474,6 +504,7 @@ std::string Plan::describe() const {
                       {"alignment", std::max(static_cast<std::size_t>(kernel_alignment_),
                                              std::max(size_of(problem_.dtype), size_of(problem_.output_dtype())))},
                       {"workspace_bytes", workspace_bytes},
+                      {"block_mask_bytes", list_bytes()},
                       {"compile_ms", artifact_.compile_ms},
                       {"from_cache", artifact_.from_cache},
                       {"code_hash", artifact_.code_hash},

@@ -158,6 +158,7 @@ void add_block_lists(Program& program, std::size_t offset, const Problem& proble
   maker.launch.grid.x = static_cast<unsigned>(counts.lists);
   maker.launch.block.x = tile::kListThreads;
   maker.launch.shared_bytes = static_cast<unsigned>(tile::kListSharedBytes);
+  maker.reusable = true;
   maker.constant = !problem.ragged() && problem.mask_expression().tensors().empty();
   program.steps.insert(program.steps.begin(), std::move(maker));
 }

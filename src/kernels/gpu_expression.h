@@ -38,8 +38,8 @@ struct ListShape {
 // The kernel that makes lists of that shape, of the problem's traits as print_traits writes them.
 KernelEntry list_kernel(const ListShape& shape, const Problem& problem, const std::string& traits);
 // Of a problem with a mask function, once the program's last step has all its parameters, with an ExpressionParams at
-// byte `offset`: the step that makes the lists before it, and their memory. It is constant where the mask names no
-// tensor and the lengths are the problem's. `bounds`: parameters of the same problem
+// byte `offset`: the step that makes the lists before it, and their memory. It is reusable, and constant where the
+// mask names no tensor and the lengths are the problem's. `bounds`: parameters of the same problem
 // without addresses; those of a ragged batch are to be relocated in the new first step.
 // Error kBadInput where they would take more than kMostListBytes.
 inline constexpr std::int64_t kMostListBytes = std::int64_t{1} << 32;

@@ -57,6 +57,11 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
+bool uses_workspace(const Step& step, std::size_t workspace) {
+  return std::any_of(step.relocations.begin(), step.relocations.end(),
+                     [&](const Step::Relocation& r) { return r.of == AddressOf::workspace(workspace); });
+}
+
 }  // namespace
 
 std::string Program::fingerprint() const {
@@ -68,11 +73,13 @@ std::string Program::fingerprint() const {
 }
 
 bool Program::is_constant(std::size_t workspace) const {
-  const AddressOf address = AddressOf::workspace(workspace);
-  return std::any_of(steps.begin(), steps.end(), [&](const Step& step) {
-    return step.constant && std::any_of(step.relocations.begin(), step.relocations.end(),
-                                        [&](const Step::Relocation& r) { return r.of == address; });
-  });
+  return std::any_of(steps.begin(), steps.end(),
+                     [&](const Step& step) { return step.constant && uses_workspace(step, workspace); });
+}
+
+bool Program::is_reusable(std::size_t workspace) const {
+  return std::any_of(steps.begin(), steps.end(),
+                     [&](const Step& step) { return step.reusable && uses_workspace(step, workspace); });
 }
 
 void Program::validate() const {
@@ -83,7 +90,7 @@ void Program::validate() const {
       throw_internal("a launch takes {} bytes of parameters, more than {}", params.size(), kMaxParamBytes);
     FC_CHECK(step.map_addresses.size() == step.launch.tensor_maps.size());
     FC_CHECK(!step.launch.programmatic || workspaces.empty());
-    FC_CHECK(!step.constant || step.launch.tensor_maps.empty());
+    FC_CHECK((!step.constant && !step.reusable) || step.launch.tensor_maps.empty());
     const auto is_known = [&](AddressOf of) { return of.index() < kOperandCount + workspaces.size(); };
     for (const Step::Relocation& relocation : step.relocations) {
       if (relocation.offset + sizeof(void*) > params.size() || !is_known(relocation.of))
@@ -96,12 +103,13 @@ void Program::validate() const {
       FC_CHECK(is_known(step.map_addresses[i]) && step.launch.tensor_maps[i].address == nullptr);
   }
   for (std::size_t i = 0; i < workspaces.size(); ++i)
-    FC_CHECK(!is_constant(i) || workspaces[i].contents == Workspace::Contents::kScratch);
+    FC_CHECK((!is_constant(i) && !is_reusable(i)) || workspaces[i].contents == Workspace::Contents::kScratch);
 }
 
 LoadedProgram::LoadedProgram(Device& device, Program program, std::shared_ptr<Module> module, const void* somewhere)
-    : device_(&device), program_(std::move(program)), module_(std::move(module)), workspaces_(program_.workspaces) {
+    : device_(&device), program_(std::move(program)), module_(std::move(module)) {
   program_.validate();
+  set_workspaces();
   for (const Step& step : program_.steps) {
     LaunchSpec& launch = encoded_.emplace_back(step.launch);
     if (step.empty()) continue;
@@ -151,27 +159,86 @@ void LoadedProgram::make_constants(void* memory) const {
 
 void LoadedProgram::keep_constants(void* memory) {
   constants_ = constants_in(memory);
-  for (std::size_t i = 0; i < workspaces_.size(); ++i)
-    if (program_.is_constant(i)) workspaces_[i].bytes = 0;
+  set_workspaces();
 }
 
-void LoadedProgram::launch_on(void* stream, const Addresses& given) const {
-  Addresses addresses = given;
+void LoadedProgram::set_workspaces() {
+  workspaces_ = program_.workspaces;
+  for (std::size_t i = 0; i < workspaces_.size(); ++i)
+    if (constants_ && program_.is_constant(i)) workspaces_[i].bytes = 0;
+  workspaces_beside_reused_ = workspaces_;
+  for (std::size_t i = 0; i < workspaces_.size(); ++i)
+    if (is_reused(i)) workspaces_beside_reused_[i].bytes = 0;
+}
+
+bool LoadedProgram::is_reused(std::size_t workspace) const {
+  return std::any_of(program_.steps.begin(), program_.steps.end(),
+                     [&](const Step& step) { return is_reused(step) && uses_workspace(step, workspace); });
+}
+
+std::size_t LoadedProgram::reusable_bytes() const {
+  const bool has_work = std::any_of(program_.steps.begin(), program_.steps.end(),
+                                    [&](const Step& step) { return is_reused(step) && !step.empty(); });
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; has_work && i < program_.workspaces.size(); ++i)
+    if (is_reused(i)) bytes += aligned(program_.workspaces[i].bytes);
+  return bytes;
+}
+
+std::string LoadedProgram::reusable_key() const {
+  Hasher hasher;
+  for (std::size_t i = 0; i < program_.workspaces.size(); ++i)
+    if (is_reused(i)) hasher.add(fmt::format("{} of {} bytes", i, program_.workspaces[i].bytes));
+  for (const Step& step : program_.steps)
+    if (is_reused(step)) add_step(hasher, step);
+  return hasher.hex();
+}
+
+void LoadedProgram::make_reusable(void* stream, const Addresses& operands, void* memory) const {
+  Addresses addresses = operands;
+  add_reused(memory, addresses);
+  for (std::size_t i = 0; i < program_.steps.size(); ++i)
+    if (is_reused(program_.steps[i])) enqueue(stream, i, addresses);
+}
+
+void LoadedProgram::add_reused(const void* memory, Addresses& addresses) const {
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < program_.workspaces.size(); ++i) {
+    if (!is_reused(i)) continue;
+    addresses[AddressOf::workspace(i).index()] = static_cast<const std::byte*>(memory) + at;
+    at += aligned(program_.workspaces[i].bytes);
+  }
+}
+
+void LoadedProgram::add_constants(Addresses& addresses) const {
   for (std::size_t i = 0; constants_ && i < workspaces_.size(); ++i) {
     const std::size_t index = AddressOf::workspace(i).index();
     if ((*constants_)[index]) addresses[index] = (*constants_)[index];
   }
-  alignas(64) std::byte bytes[Program::kMaxParamBytes];
+}
+
+void LoadedProgram::launch_on(void* stream, const Addresses& given, const void* reused) const {
+  Addresses addresses = given;
+  add_constants(addresses);
+  if (reused) add_reused(reused, addresses);
   for (std::size_t i = 0; i < program_.steps.size(); ++i) {
     const Step& step = program_.steps[i];
-    if (step.empty() || (step.constant && constants_)) continue;
-    const std::span<std::byte> params(bytes, encoded_[i].params.size());
-    std::memcpy(params.data(), encoded_[i].params.data(), params.size());
-    step.write_addresses(addresses, params);
-    for (std::size_t m = 0; m < step.map_addresses.size(); ++m)
-      device_->readdress_tensor_map(step.launch.tensor_maps[m], addresses[step.map_addresses[m].index()], params);
-    device_->launch_on(stream, *module_, encoded_[i], params);
+    if ((step.constant && constants_) || (reused && is_reused(step))) continue;
+    enqueue(stream, i, addresses);
   }
+}
+
+void LoadedProgram::enqueue(void* stream, std::size_t number, const Addresses& addresses) const {
+  const Step& step = program_.steps[number];
+  if (step.empty()) return;
+  const LaunchSpec& encoded = encoded_[number];
+  alignas(64) std::byte bytes[Program::kMaxParamBytes];
+  const std::span<std::byte> params(bytes, encoded.params.size());
+  std::memcpy(params.data(), encoded.params.data(), params.size());
+  step.write_addresses(addresses, params);
+  for (std::size_t m = 0; m < step.map_addresses.size(); ++m)
+    device_->readdress_tensor_map(step.launch.tensor_maps[m], addresses[step.map_addresses[m].index()], params);
+  device_->launch_on(stream, *module_, encoded, params);
 }
 
 Launch bind_program(Device& device, const Program& program, std::shared_ptr<Module> module, Addresses addresses,

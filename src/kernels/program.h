@@ -96,6 +96,9 @@ struct Step {
   // It reads parameters alone, so it writes the same to its workspaces whenever it runs, and no other step writes
   // there: who keeps those may leave it out of later launches. Operands among its relocations are not read.
   bool constant = false;
+  // It writes the same to its workspaces as long as the operands that it reads hold the same, and no other step writes
+  // there: who keeps those may leave it out of later launches meanwhile.
+  bool reusable = false;
 
   template <class Params>
   void set_params(const Params& params) {
@@ -136,12 +139,13 @@ struct Program {
   // All launches with their geometry, parameters, relocations and maps, and the workspaces, hashed: equal programs
   // compute the same. Whether a step is constant is left out: bind_program() launches all of them.
   std::string fingerprint() const;
-  // Whether a constant step fills the workspace of that number.
+  // Whether a constant step fills the workspace of that number; a reusable one.
   bool is_constant(std::size_t workspace) const;
+  bool is_reusable(std::size_t workspace) const;
   // Error kInternal for a relocation outside of the parameters or over bytes that are not zero, for an unknown
   // workspace, for too many parameter bytes, for a workspace beside a programmatic launch: that one may begin
-  // before the last launch of its stream has left the workspace; and for a constant step that reads through tensor maps
-  // or leaves zeros.
+  // before the last launch of its stream has left the workspace; and for a constant or reusable step that reads through
+  // tensor maps or leaves zeros.
   void validate() const;
 };
 
@@ -153,11 +157,13 @@ class LoadedProgram {
   LoadedProgram(Device& device, Program program, std::shared_ptr<Module> module, const void* somewhere);
 
   const Program& program() const { return program_; }
-  // Enqueues all steps on a stream of the caller's, but the constant ones once constants are kept. Allocates nothing;
-  // from any number of threads side by side.
-  void launch_on(void* stream, const Addresses& addresses) const;
+  // Enqueues all steps on a stream of the caller's, but the constant ones once constants are kept, and the reusable
+  // ones where `reused` has what make_reusable() wrote. Allocates nothing; from any number of threads side by side.
+  void launch_on(void* stream, const Addresses& addresses, const void* reused = nullptr) const;
   // What each launch needs: as program().workspaces, with 0 bytes for those that are kept.
   std::span<const Workspace> workspaces() const { return workspaces_; }
+  // What a launch with `reused` needs.
+  std::span<const Workspace> workspaces_beside_reused() const { return workspaces_beside_reused_; }
 
   // Memory for what the constant steps write; 0: there are none, or they have nothing to do.
   std::size_t constant_bytes() const;
@@ -168,14 +174,28 @@ class LoadedProgram {
   // Before the first launch_on(): `memory` holds what they wrote, and outlives all launches.
   void keep_constants(void* memory);
 
+  // Memory for what reusable steps write, but for constant ones that are kept; 0: launches run none.
+  std::size_t reusable_bytes() const;
+  // Equal for programs of which each can read what the other's reusable steps wrote, if their modules are.
+  std::string reusable_key() const;
+  // Enqueues those steps, which write to `memory`. As launch_on(). Of `operands` they read what is among their
+  // relocations.
+  void make_reusable(void* stream, const Addresses& operands, void* memory) const;
+
  private:
+  bool is_reused(const Step& step) const { return step.reusable && !(step.constant && constants_); }
+  bool is_reused(std::size_t workspace) const;
+  void add_reused(const void* memory, Addresses& addresses) const;
+  void add_constants(Addresses& addresses) const;
+  void enqueue(void* stream, std::size_t step, const Addresses& addresses) const;
   Addresses constants_in(void* memory) const;
+  void set_workspaces();
 
   Device* device_;
   Program program_;
   std::vector<LaunchSpec> encoded_;  // of program_.steps, with their tensor maps in the parameters
   std::shared_ptr<Module> module_;
-  std::vector<Workspace> workspaces_;
+  std::vector<Workspace> workspaces_, workspaces_beside_reused_;
   std::optional<Addresses> constants_;  // of the workspaces that are kept; null for all else
 };
 

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "api/artifact_cache.h"
+#include "api/block_mask.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "device/fake_driver.h"
@@ -276,15 +277,26 @@ class FakeGpuMasks : public FakeGpuPlan {
     if (function.tensor) problem.tensors = &tensor, problem.tensor_count = 1;
     return Plan(context_, read_request(&problem));
   }
-  std::size_t enqueued(const Plan& made, void* stream, bool ragged = false) {
+  static Addresses operands(bool ragged = false) {
     Addresses all{};
     std::uintptr_t place = 0;
     const auto give = [&](Operand operand) { all[AddressOf(operand).index()] = address<void>(++place << 40); };
     for (const Operand operand : {Operand::kQ, Operand::kK, Operand::kV, Operand::kO, Operand::kTensor0}) give(operand);
     if (ragged) give(Operand::kCuSeqlensQ), give(Operand::kCuSeqlensKv);
+    return all;
+  }
+  std::size_t enqueued(const Plan& made, void* stream, bool ragged = false, const BlockMask* lists = nullptr) {
     const std::size_t before = driver_.launches.size();
-    made.launch(all, stream);
+    made.launch(operands(ragged), stream, lists);
     return driver_.launches.size() - before;
+  }
+  // What the last launch, of the kernel that makes lists or of the one that reads them, has for their address.
+  template <class Params>
+  const void* lists_of_last() {
+    Params params;
+    EXPECT_EQ(driver_.launches.back().params.size(), sizeof params);
+    std::memcpy(&params, driver_.launches.back().params.data(), sizeof params);
+    return params.expression.lists;
   }
 };
 
@@ -366,6 +378,121 @@ TEST_F(FakeGpuMasks, ACaptureHasTheListsOfItsPlan) {
     EXPECT_EQ(driver_.invalidated_by, "");
     EXPECT_EQ(driver_.thread_mode, cuda::CU_STREAM_CAPTURE_MODE_GLOBAL) << "the thread's own mode is back";
   }
+}
+
+// Lists that a block mask holds.
+class FakeGpuBlockMasks : public FakeGpuMasks {
+ protected:
+  std::shared_ptr<Plan> by_documents(const char* id = kMasked) {
+    return std::make_shared<Plan>(masked(id, {"doc[i] == doc[j]", nullptr, "doc"}));
+  }
+};
+
+TEST_F(FakeGpuBlockMasks, ALaunchMakesNoneOfItsOwn) {
+  const auto made = by_documents();
+  driver_.param_bytes = sizeof(ListParams);
+  const auto lists = std::make_unique<BlockMask>(made, operands(), address<void>(0x50));
+  ASSERT_EQ(driver_.launches.size(), 1u);
+  EXPECT_NE(driver_.launches[0].kernel.find("list_blocks"), std::string::npos) << driver_.launches[0].kernel;
+  EXPECT_EQ(driver_.launches[0].config.stream, address<cuda::CUstream_st>(0x50));
+  const void* memory = lists_of_last<ListParams>();
+  EXPECT_NE(memory, nullptr);
+  const auto before = driver_.calls;
+  driver_.param_bytes = sizeof(Expressed<ForwardParams>);
+  const auto other = by_documents();  // of another layer
+  for (const Plan* plan : {made.get(), other.get()})
+    for (const std::uintptr_t stream : {0x50, 0x60}) {
+      EXPECT_EQ(enqueued(*plan, address<void>(stream), false, lists.get()), 1u);
+      EXPECT_EQ(lists_of_last<Expressed<ForwardParams>>(), memory);
+    }
+  driver_.param_bytes = sizeof(ListParams);
+  lists->update(operands(), address<void>(0x60));
+  EXPECT_EQ(driver_.launches.back().config.stream, address<cuda::CUstream_st>(0x60));
+  EXPECT_EQ(lists_of_last<ListParams>(), memory);
+  for (const char* call : {"mem_alloc", "mem_free", "stream_synchronize", "memset_bytes"})
+    EXPECT_EQ(driver_.count(call), before.contains(call) ? before.at(call) : 0) << call;
+  // The same launch without lists makes them.
+  EXPECT_EQ(enqueued(*made, address<void>(0x50)), 2u);
+}
+
+TEST_F(FakeGpuBlockMasks, OfRaggedBatchesAndOfMoreThanAContextKeepsToo) {
+  const auto packed = std::make_shared<Plan>(masked("b2_h2_s300_d64_fp16_raggedfull", {"j <= i"})),
+             large = std::make_shared<Plan>(masked("b64_h64_s8192_d64_fp16", {"j <= i + b + h"}));
+  for (const auto& plan : {packed, large}) {
+    const BlockMask lists(plan, operands(plan == packed), nullptr);
+    EXPECT_EQ(enqueued(*plan, nullptr, plan == packed, &lists), 1u) << plan->describe();
+  }
+}
+
+TEST_F(FakeGpuBlockMasks, APlanThatHasItsListsGetsNone) {
+  const auto made = std::make_shared<Plan>(masked(kMasked, {"j <= i"}));
+  const auto before = driver_.calls;
+  const BlockMask lists(made, operands(), nullptr);
+  for (const char* call : {"mem_alloc", "launch_kernel"})
+    EXPECT_EQ(driver_.count(call), before.contains(call) ? before.at(call) : 0) << call;
+  EXPECT_EQ(enqueued(*made, nullptr, false, &lists), 1u);
+}
+
+TEST_F(FakeGpuBlockMasks, ACaptureCanUpdateAndReadOneButNotMakeIt) {
+  const auto made = by_documents();
+  auto lists = std::make_unique<BlockMask>(made, operands(), nullptr);
+  driver_.foreign_capture = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
+  try {
+    const BlockMask captured(made, operands(), FakeDriver::foreign_stream());
+    ADD_FAILURE() << "made in a capture";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
+    EXPECT_NE(std::string(error.what()).find("create it before the capture"), std::string::npos) << error.what();
+  }
+  const std::size_t before = driver_.launches.size();
+  lists->update(operands(), FakeDriver::foreign_stream());
+  EXPECT_EQ(enqueued(*made, FakeDriver::foreign_stream(), false, lists.get()), 1u);
+  EXPECT_EQ(driver_.launches.size() - before, 2u);
+  EXPECT_EQ(driver_.invalidated_by, "");
+}
+
+// A graph has the address of what it reads and writes.
+TEST_F(FakeGpuBlockMasks, WhatAGraphReadsIsKept) {
+  const auto made = by_documents();
+  enum class Capture { kNothing, kLaunch, kUpdate };
+  for (const Capture capture : {Capture::kNothing, Capture::kLaunch, Capture::kUpdate}) {
+    auto lists = std::make_unique<BlockMask>(made, operands(), nullptr);
+    driver_.foreign_capture = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (capture == Capture::kLaunch) enqueued(*made, FakeDriver::foreign_stream(), false, lists.get());
+    if (capture == Capture::kUpdate) lists->update(operands(), FakeDriver::foreign_stream());
+    driver_.foreign_capture = -1;
+    const int frees = driver_.count("mem_free");
+    lists.reset();
+    EXPECT_EQ(driver_.count("mem_free") - frees, capture == Capture::kNothing ? 1 : 0) << static_cast<int>(capture);
+  }
+}
+
+TEST_F(FakeGpuBlockMasks, WhatDiffersIsNamed) {
+  const auto made = by_documents();
+  const BlockMask lists(made, operands(), nullptr);
+  const auto refused = [&](const std::string& words, const Plan& given) {
+    try {
+      given.launch(operands(), nullptr, &lists);
+      ADD_FAILURE() << "taken: " << words;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  const std::size_t before = driver_.launches.size();
+  refused("differ in seqlen_q 300 and 301;", *by_documents("b1_h2_s301_d64_fp16"));
+  refused("differ in mask 'doc[i] == doc[j]' and 'j <= i';", masked(kMasked, {"j <= i"}));
+  refused("differ in score none and 's + doc[j]';", masked(kMasked, {"doc[i] == doc[j]", "s + doc[j]", "doc"}));
+  fc_attention problem = request_of_id(kMasked);
+  problem.mask = "doc[i] == doc[j]";
+  const fc_tensor tensor = {"doc", FC_ELEMENT_FLOAT, 1, {4096, 0, 0, 0}, {}};
+  problem.tensors = &tensor, problem.tensor_count = 1;
+  problem.candidate = "sm80_fwd:block_m=64,num_stages=2";
+  refused("differ in the kernels sm80_fwd:", Plan(context_, read_request(&problem)));
+  problem.candidate = "sm80_fwd:block_m=64";
+  problem.k = {1 << 20, 1 << 18, 128};
+  problem.given = FC_GIVEN_K_STRIDES;
+  refused("differ in their strides or the scale;", Plan(context_, read_request(&problem)));
+  EXPECT_EQ(driver_.launches.size() - before, 1u) << "the lists of 'j <= i'";
 }
 
 // The counter of sm90_fwd's dynamic scheduler.
