@@ -50,7 +50,7 @@ class BlockMask:
     others with the same contents.
 
     Calls of different problems, and on different streams, may be given the same BlockMask: each problem has its own lists on each stream, of
-    which the last 64 are kept. Where a call makes no lists it changes nothing: on the CPU, without a mask, for decoding, and where the mask
+    which the last 64 are kept; let a stream end its work before you destroy it. Where a call makes no lists it changes nothing: on the CPU, without a mask, for decoding, and where the mask
     reads no array and lengths are fixed.
 
     In a CUDA graph: make a call before the capture, which is refused otherwise; then call `update` and capture the calls. The first of them

@@ -424,6 +424,20 @@ TEST_F(FakeGpuBlockMasks, OfRaggedBatchesAndOfMoreThanAContextKeepsToo) {
   }
 }
 
+// Its pages may be others in each launch.
+TEST_F(FakeGpuBlockMasks, ListsOfAPagedCacheNeedNoTable) {
+  const auto paged = std::make_shared<Plan>(masked("b2_h2_s300_d64_fp16_raggedfull_page16", {"j <= i"}));
+  Addresses all = operands();
+  for (const Operand operand : {Operand::kCuSeqlensQ, Operand::kSequsedKv})
+    all[AddressOf(operand).index()] = address<void>((32 + static_cast<std::uintptr_t>(operand)) << 40);
+  const BlockMask lists(paged, all, nullptr);
+  EXPECT_THROW(paged->launch(all, nullptr, &lists), Error);
+  all[AddressOf(Operand::kBlockTable).index()] = address<void>(std::uintptr_t{31} << 40);
+  const std::size_t before = driver_.launches.size();
+  paged->launch(all, nullptr, &lists);
+  EXPECT_EQ(driver_.launches.size() - before, 1u);
+}
+
 TEST_F(FakeGpuBlockMasks, APlanThatHasItsListsGetsNone) {
   const auto made = std::make_shared<Plan>(masked(kMasked, {"j <= i"}));
   const auto before = driver_.calls;

@@ -170,7 +170,8 @@ TEST(Program, FactorsAreAddresses) {
   }
 }
 
-// The step that lists a mask's blocks is constant where it reads no tensor and no lengths, whatever the scores read.
+// The step that lists a mask's blocks is reusable, and constant where it reads no tensor and no lengths, whatever the
+// scores read.
 TEST(Program, ListsOfAMaskWithoutTensorsAreConstant) {
   struct Case {
     const char *id, *score, *mask, *tensors;
@@ -189,12 +190,13 @@ TEST(Program, ListsOfAMaskWithoutTensorsAreConstant) {
       program.validate();
       ASSERT_EQ(program.steps.size(), 2u) << name;
       EXPECT_EQ(program.steps[0].constant, c.constant) << name << " " << c.id << " " << c.mask;
-      EXPECT_FALSE(program.steps[1].constant) << name;
+      EXPECT_TRUE(program.steps[0].reusable) << name << " " << c.mask;
+      EXPECT_FALSE(program.steps[1].constant || program.steps[1].reusable) << name;
       const std::size_t lists = program.workspaces.size() - 1;
       EXPECT_EQ(program.is_constant(lists), c.constant) << name << " " << c.mask;
-      EXPECT_FALSE(lists > 0 && program.is_constant(0)) << "the scheduler's counter";
+      EXPECT_TRUE(program.is_reusable(lists)) << name << " " << c.mask;
+      EXPECT_FALSE(lists > 0 && (program.is_constant(0) || program.is_reusable(0))) << "the scheduler's counter";
       program.workspaces[lists].contents = Workspace::Contents::kLeftZero;
-      if (!c.constant) continue;
       EXPECT_THROW(program.validate(), Error) << name;
     }
   }

@@ -145,26 +145,19 @@ class FlexListsTest(unittest.TestCase):
                 self.agrees(block_mask)
         self.expect_made(0)
 
-    def test_threads_with_other_tensors_do_not_mix_them(self):
-        of_thread = threading.local()
-        of_thread.ids = self.ids
-        block_mask = create_block_mask(lambda b, h, i, j: of_thread.ids[i] == of_thread.ids[j], None, None, ROWS, ROWS, device="cpu")
-        failed = []
+    def test_threads_with_other_tensors_wait_for_each_other(self):
+        block_mask, others, entered = self.block_mask(), (self.place(torch.zeros(ROWS).int()),), threading.Event()
 
-        def run(ids):
-            of_thread.ids = ids
-            try:
-                for _ in range(4):
-                    self.agrees(block_mask)
-            except AssertionError as error:
-                failed.append(error)
+        def run():
+            with _torch_flex_lists.lists_of(block_mask, others, torch.device("cpu")):
+                entered.set()
 
-        threads = [threading.Thread(target=run, args=(ids,)) for ids in (self.ids, self.place(torch.zeros(ROWS).int()))]
-        for thread in threads:
+        thread = threading.Thread(target=run)
+        with _torch_flex_lists.lists_of(block_mask, (self.ids,), torch.device("cpu")):
             thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(failed, [])
+            self.assertFalse(entered.wait(0.5), "between another call's lists and its launch")
+        thread.join()
+        self.assertTrue(entered.is_set())
 
 
 if __name__ == "__main__":
