@@ -82,14 +82,16 @@ def _has_lists(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _is_captured() -> bool:
-    return torch.cuda.is_current_stream_capturing()
+def _is_captured(device: torch.device) -> bool:
+    """Of the stream that the call runs on, which is that of its own device."""
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 @contextlib.contextmanager
 def lists_of(block_mask: Any, tensors: tuple[Tensor, ...], device: torch.device) -> Iterator[Optional[BlockMask]]:
     """What a call with that BlockMask, whose mask_mod reads these tensors, gives to flashcore.attention; None: the call makes its lists itself."""
-    state = _state_of(tensors) if block_mask is not None and _has_lists(device) and not _is_captured() else None
+    state = _state_of(tensors) if block_mask is not None and _has_lists(device) and not _is_captured(device) else None
     if state is None:
         yield None
         return

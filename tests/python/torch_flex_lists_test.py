@@ -32,7 +32,7 @@ class FlexListsTest(unittest.TestCase):
             (_arrays, "current_stream", lambda like: 0),
             (_arrays, "empty_like", lambda like, shape, dtype: self.place(torch.full(shape, float("nan"), dtype=torch.float16))),
             (_torch_flex_lists, "_has_lists", lambda device: True),
-            (_torch_flex_lists, "_is_captured", lambda: self.captured),
+            (_torch_flex_lists, "_is_captured", lambda device: self.captured),
         ):
             patch = mock.patch.object(owner, name, value)
             patch.start()
