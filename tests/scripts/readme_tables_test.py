@@ -202,6 +202,32 @@ class ReadmeTables(unittest.TestCase):
             done = self.run_script()
             self.assertEqual((done.returncode, "gpu/cache_error.json is not of schema flashcore.cache_error/1" in done.stderr), (3, True), (wrong, done.stderr))
 
+    def test_surveys_by_their_schema(self):
+        page = self.root / "docs" / "fp8.md"
+        page.parent.mkdir()
+        page.write_text("# y\n\n<!-- survey: gpu/quantize -->\n<!-- /results -->\n\n<!-- survey: gpu/block_mask -->\n<!-- /results -->\n")
+        self.results(result("b1_h8_s512_d64_fp16", 10.0, 1.5))
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("Not measured yet: `results/gpu/quantize.json` does not exist.", page.read_text())
+        common = {"device": "A GPU", "rounds": 20, "measured_at": "2026-01-02T03", "source_hash": "abcdef0123456789", "dtype": "bfloat16"}
+        timed = lambda way, share: {"way": way, "shape": "b1_s8", "gbps": {"flashcore": 3484.0, "copy": 4190.0}, "share_of_copy": share}  # noqa: E731
+        quantize = {**common, "schema": "flashcore.quantize_bench/1", "rows": [timed("tensor", 0.8321), {"way": "hadamard", "shape": "b1_s8", "left_out": "a head dim of no transform"}]}
+        problem = {"batch": 1, "heads": 4, "heads_kv": 2, "rows": 96, "dim": 64, "document": 20}
+        blocks = {**common, "schema": "flashcore.block_mask_bench/1", "rows": [
+            {"problem": problem, "us": {"own lists": 110.04, "block mask": 99.96}, "speed_up": 1.1008}, {"problem": {**problem, "document": 0}, "left_out": "other bits"}]}  # fmt: skip
+        for name, document in (("quantize", quantize), ("block_mask", blocks)):
+            (self.root / "results" / "gpu" / f"{name}.json").write_text(json.dumps(document))
+        self.assertEqual(self.run_script().returncode, 0)
+        text = page.read_text()
+        self.assertIn("| tensor | 3.48 (0.83) |\n| hadamard | – |", text)
+        self.assertIn("4.19 to 4.19 TB/s", text)
+        self.assertIn("| documents of 20 rows, causal<br>`b1_h4_hk2_s96_d64` | 110.0 | 100.0 | 1.101 |", text)
+        self.assertIn("| boolean, causal pattern<br>`b1_h4_hk2_s96_d64` | – | – | other bits |", text)
+        self.assertIn("A GPU, medians of 20 rounds, one process, no gates, of 2026-01-02, source abcdef012345. From `results/gpu/block_mask.json`.", text)
+        (self.root / "results" / "gpu" / "quantize.json").write_text(json.dumps({**common, "schema": "flashcore.bench/1", "rows": []}))
+        done = self.run_script()
+        self.assertEqual((done.returncode, "gpu/quantize.json is no survey" in done.stderr), (3, True), done.stderr)
+
     def test_needles_are_a_table_and_a_chart(self):
         (self.root / "docs").mkdir()
         page = self.root / "docs" / "long-context.md"
