@@ -50,12 +50,13 @@ class BlockMask:
     others with the same contents.
 
     Calls of different problems, and on different streams, may be given the same BlockMask: each problem has its own lists on each stream, of
-    which the last 64 are kept; let a stream end its work before you destroy it. Where a call makes no lists it changes nothing: on the CPU, without a mask, for decoding, and where the mask
-    reads no array and lengths are fixed.
+    which the 64 that were used last are kept; let a stream end its work before you destroy it. A list has four bytes for each block of keys
+    and tile of rows, for each head and batch entry if the mask names them: `block_mask_bytes` of a plan's description. Where a call makes no
+    lists it changes nothing: on the CPU, without a mask, for decoding, and where the mask reads no array and lengths are fixed.
 
-    In a CUDA graph: make a call before the capture, which is refused otherwise; then call `update` and capture the calls. The first of them
-    makes the lists in the graph, at each replay anew. Without `update` a graph reads the lists as they are. Before a call outside of the
-    graph call `update` again.
+    In a CUDA graph: make a call before the capture on the stream that is captured, for `torch.cuda.graph(graph, stream=stream)`; a capture
+    without it is refused. Then call `update` and capture the calls. The first of them makes the lists in the graph, at each replay anew.
+    Without `update` a graph reads the lists as they are. Before a call outside of the graph call `update` again.
     """
 
     def __init__(self) -> None:
@@ -65,10 +66,12 @@ class BlockMask:
 
     def update(self) -> None:
         """What the mask reads has changed: the next call of each problem makes its lists anew, in the same memory and in order on its stream."""
-        self._generation += 1
+        with self._lock:
+            self._generation += 1
 
-    def _handle_for(self, plan: Plan, operands: Operands, stream: int) -> int:
-        """The fc_block_mask of a launch, whose lists are made here if there are none or if they are of an older generation."""
+    def _lists_for(self, plan: Plan, operands: Operands, stream: int) -> _Lists:
+        """Of a launch, made here if there are none or if they are of an older generation. The caller holds them over the launch: another
+        thread's problem may take their place."""
         with self._lock:
             generation = self._generation
             lists = self._lists.get((plan, stream))
@@ -76,9 +79,11 @@ class BlockMask:
                 lists = self._lists[plan, stream] = _Lists(plan, operands, stream, generation)
                 while len(self._lists) > _MOST_LISTS:
                     self._lists.popitem(last=False)
-            elif lists.generation != generation:
-                lists.update(operands, stream, generation)
-            return lists.handle
+            else:
+                self._lists.move_to_end((plan, stream))
+                if lists.generation != generation:
+                    lists.update(operands, stream, generation)
+            return lists
 
 
 def require(block_mask: Any) -> Optional[BlockMask]:

@@ -56,7 +56,7 @@ def _add_large_channels(x: Tensors, shape: Shape, positions: Any) -> None:
 
 
 def _add_sink(x: Tensors, shape: Shape, positions: Any) -> None:
-    """The first key takes about half of every row's weight, and its value is a hundredth of the others'."""
+    """The first key takes half of a row's weight on average, from almost none to almost all, and its value is a hundredth of the others'."""
     keys = positions.shape[0]
     x.q[..., -1] += _SINK_QUERY
     x.v[:, 0] *= 0.01

@@ -189,14 +189,16 @@ class Plan:
         try:
             if len(tensors) != len(self.tensors):
                 raise Error(f"tensors has {len(tensors)} addresses, and this plan has {len(self.tensors)} tensors: {', '.join(self.tensors) or 'none'}")
-            lists = _block_mask.require(block_mask) if self._has_lists else None
+            given = _block_mask.require(block_mask)
+            lists = given if self._has_lists else None
             if alibi or sink or cu_seqlens_q or cu_seqlens_kv or seqused_kv or seqused_q or tensors or block_table or amax or lists:
                 addresses = (ctypes.c_size_t * len(tensors))(*tensors)
                 operands = Operands(q=q, k=k, v=v, o=o, lse=lse, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v, alibi=alibi, sink=sink,
                                     cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_kv=seqused_kv, seqused_q=seqused_q,
                                     tensors=ctypes.addressof(addresses) if tensors else 0, block_table=block_table, amax=amax)  # fmt: skip
                 if lists is not None:
-                    operands.block_mask = lists._handle_for(self, operands, stream)
+                    held = lists._lists_for(self, operands, stream)
+                    operands.block_mask = held.handle
                 status = self._launch_operands(self._handle, ctypes.byref(operands), stream)
             elif descale_q or descale_k or descale_v:
                 status = self._launch_scaled(self._handle, q, k, v, o, lse, descale_q, descale_k, descale_v, stream)

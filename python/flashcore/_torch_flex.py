@@ -80,7 +80,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
             its graph, without a break, and again when it changes.
         block_mask: of create_block_mask. Its function is recorded as well, and counts alone: flashcore finds the blocks itself. On a GPU
             the first call with a BlockMask lists them, and the others read that, as long as PyTorch counts no write to a tensor that the
-            function reads (`_version`). It does not count writes through `.data` or NumPy, by kernels of others and by replays of
+            function reads (`_version`). It does not count writes through `.data`, NumPy or a storage, by torch.distributed, by kernels of
+            others and by replays of
             CUDA graphs: give a new BlockMask after them. Calls in a CUDA graph or under torch.compile, and tensors of torch.inference_mode, have the blocks listed in each call. One
             without a function (BlockMask.from_kv_blocks) goes to PyTorch; one whose blocks hide more than its function does is not
             supported: as in PyTorch's uncompiled flex_attention, the function says what is visible.

@@ -5,7 +5,7 @@ number of each. Where all are as they were, the lists are valid; else the next c
 
 - A tensor without a version number (made under torch.inference_mode): the lists are made in each call.
 - A tensor that is gone, whose address another one has with the same version: the memory is kept as long as the lists are of it.
-- A write that PyTorch does not count, by a kernel of another framework, through `.data` or NumPy, or by a CUDA graph's replay: it is not
+- A write that PyTorch does not count, by a kernel of another framework, torch.distributed, through `.data`, NumPy or a storage, or by a CUDA graph's replay: it is not
   seen. PyTorch's own kernels go by the blocks that create_block_mask found, and do not see it either. A new BlockMask is looked at anew.
 - A CUDA graph: what its tensors hold may change before each replay, so that the graph makes the lists itself, in each call.
 - Streams: each has lists of its own, so that they are in order with the calls that read them.

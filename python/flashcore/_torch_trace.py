@@ -6,6 +6,8 @@ piece of text. Tensors that the function reads become tensors that the text name
 
 from __future__ import annotations
 
+import builtins
+import dis
 import math
 import threading
 import types
@@ -321,10 +323,38 @@ def _names_of(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*(_names_of(x) for x in code.co_consts if isinstance(x, types.CodeType)))
 
 
+def _imports(code: types.CodeType) -> bool:
+    """Within it, so that the name is no global's."""
+    return any(step.opname == "IMPORT_NAME" for step in dis.get_instructions(code)) or any(
+        _imports(x) for x in code.co_consts if isinstance(x, types.CodeType))  # fmt: skip
+
+
+# Names of builtins that read nothing but what they are given: not getattr, globals, vars, eval, open, ...
+_PURE = {"abs", "all", "any", "bool", "divmod", "enumerate", "float", "int", "isinstance", "len", "list", "map", "max", "min", "pow", "range", "reversed",
+         "round", "set", "slice", "sorted", "sum", "tuple", "type", "zip"}  # fmt: skip
+
+
+def _outside(function: types.FunctionType) -> Any:
+    """What it reads but for its closure and its defaults: globals, and attributes that somebody may have given the torch module. None where
+    it may read more."""
+    names = sorted(_names_of(function.__code__))
+    others = [name for name in names if name not in function.__globals__]
+    if function.__dict__ or _imports(function.__code__) or any(hasattr(builtins, name) and name not in _PURE for name in others):
+        return None
+    return [function.__globals__[name] for name in names if name in function.__globals__] + [vars(torch)[name] for name in others if name in vars(torch)]
+
+
+def _is_of_torch(x: Any) -> bool:
+    return getattr(x, "__module__", None) is not None and str(x.__module__).split(".")[0] == "torch"
+
+
 def _reads(x: Any, depth: int = 0) -> Any:
-    """What a function is made of, to be compared: its code, and what it reads from outside. None where that is not known."""
+    """What a function is made of, to be compared: its code, and what it reads from outside. None where that is not known: attributes of
+    functions and of tensors, containers, modules other than torch and math, imports within it."""
     if isinstance(x, (bool, int, float, str, type(None))):
         return (type(x), x)
+    if isinstance(x, types.FunctionType) and depth > 0 and _is_of_torch(x):
+        return (_Same(x),)
     if isinstance(x, types.FunctionType):
         if depth == _MAX_DEPTH:
             return None
@@ -332,15 +362,20 @@ def _reads(x: Any, depth: int = 0) -> Any:
             cells = [cell.cell_contents for cell in x.__closure__ or ()]
         except ValueError:  # not bound yet
             return None
-        used = [x.__globals__[name] for name in sorted(_names_of(x.__code__)) if name in x.__globals__]
+        used = _outside(x)
+        if used is None:
+            return None
         parts = [_reads(part, depth + 1) for part in (*cells, *used, *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values())]
         return None if any(part is None for part in parts) else (x.__code__, tuple(parts))
     if isinstance(x, Tensor):
-        return (_Same(x), x.shape, x.dtype, x.device)
+        return None if x.__dict__ else (_Same(x), x.shape, x.dtype, x.device)
     # Of other modules attributes may change.
     if isinstance(x, types.ModuleType):
         return (_Same(x),) if x.__name__.split(".")[0] in ("torch", "math") else None
-    if isinstance(x, types.BuiltinFunctionType) or (isinstance(x, type) and x.__module__.split(".")[0] == "torch"):
+    # d.get reads a dict.
+    if isinstance(x, types.BuiltinFunctionType):
+        return (_Same(x),) if x.__self__ is None or isinstance(x.__self__, (types.ModuleType, type)) else None
+    if isinstance(x, (torch.dtype, torch.device)) or (isinstance(x, type) and _is_of_torch(x)):
         return (_Same(x),)
     return None
 

@@ -108,7 +108,7 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
   });
   session.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   session.measured_at = now_iso8601();
-  run.sessions.push_back(session);
+  if (session.cases > 0) run.sessions.push_back(session);  // else the file stays of its earlier days
   console.end_progress();
 
   std::set<std::string> told;

@@ -126,6 +126,13 @@ class BlockMaskTest(unittest.TestCase):
                     self.attention(blocks, scale=scale)
         self.expect_made(4)
 
+    def test_lists_that_were_used_last_stay(self):
+        with mock.patch.object(_block_mask, "_MOST_LISTS", 2):
+            blocks = flashcore.BlockMask()
+            for scale in (0.1, 0.2, 0.1, 0.3, 0.1):
+                self.attention(blocks, scale=scale)
+        self.expect_made(3)
+
     def test_a_plan_says_what_there_is_to_spare(self):
         spared = flashcore.plan(self.q, self.k, self.v, documents=self.ids).info["block_mask_bytes"]
         self.assertEqual(spared > 0, self.has_lists)

@@ -189,6 +189,37 @@ class FlexTest(unittest.TestCase):
         again = trace(MASKS["documents"], False, CPU)
         self.assertIs(trace(MASKS["documents"], False, CPU), again)
 
+    def test_a_function_is_recorded_again_where_what_it_reads_may_change(self):
+        def config(): ...
+
+        numbers, of_list, ids = {"n": 3}, [3], torch.arange(8)
+        config.n, ids.n = 3, 3
+        get, item = numbers.get, of_list.__getitem__
+
+        def imports(b, h, i, j):
+            import string
+
+            return j <= i + len(string.digits)
+
+        of_torch = lambda b, h, i, j: j <= i + torch.flashcore_test_n  # noqa: E731
+        cases = {
+            "attribute of a function": (lambda b, h, i, j: j <= i + config.n, lambda: setattr(config, "n", 5)),
+            "attribute of a tensor": (lambda b, h, i, j: j <= i + ids.n, lambda: setattr(ids, "n", 5)),
+            "a dict by its method": (lambda b, h, i, j: j <= i + get("n"), lambda: numbers.update(n=5)),
+            "a list by its method": (lambda b, h, i, j: j <= i + item(0), lambda: of_list.__setitem__(0, 5)),
+            "globals()": (lambda b, h, i, j: j <= i + globals()["SHIFT_OF_A_TEST"], lambda: globals().update(SHIFT_OF_A_TEST=5)),
+            "torch's own": (of_torch, lambda: setattr(torch, "flashcore_test_n", 5)),
+        }
+        globals()["SHIFT_OF_A_TEST"] = torch.flashcore_test_n = 3
+        self.addCleanup(delattr, torch, "flashcore_test_n")
+        self.addCleanup(globals().pop, "SHIFT_OF_A_TEST")
+        for name, (function, change) in cases.items():
+            with self.subTest(name):
+                self.assertIn("3", trace(function, False, CPU).text)
+                change()
+                self.assertIn("5", trace(function, False, CPU).text)
+        self.assertIsNot(trace(imports, False, CPU), trace(imports, False, CPU))
+
     def test_what_has_no_text_goes_to_pytorch_and_says_why(self):
         def branches(s, b, h, i, j):
             return s if i > 3 else s * 2

@@ -178,10 +178,9 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
         (config.key_warps < 4 || (problem.has_expression() && config.num_stages > 4)))
       return "one or two key warps, and more than four stages beside functions of the user's own, have too few "
              "registers for int4 beside more than 64 columns here";
-    // 12 bytes at head dim 128, of the default until 30 November 2026. fp16 needs no scale of its own, and fits.
-    if (config.warp_rows == 8 && config.ctas_per_sm > 3 && is_int4 && problem.dtype == DType::kBF16 &&
-        problem.head_dim_v > 64)
-      return "four CTAs of an SM leave too few registers for int4 beside q of bf16 and more than 64 columns";
+    // 12 to 16 bytes at head dims 96 and 128, of the default until 30 November 2026. fp16 needs no scale of its own.
+    if (config.warp_rows == 8 && config.ctas_per_sm > 2 && is_int4 && problem.dtype == DType::kBF16)
+      return "three CTAs of an SM leave too few registers for int4 beside q of bf16 and 8 query rows";
     // 4 bytes at head dims 144 to 192 beside 48 and 64 columns.
     if (config.ctas_per_sm > 2 && config.key_warps > 2 && problem.is_8bit() && problem.head_dim > 128 &&
         problem.head_dim_v > 32)
@@ -212,10 +211,10 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     struct Ring {
       int block_n, num_stages, ctas_per_sm;
     };
-    constexpr Ring kRings[] = {{128, 2, 4}, {128, 2, 3}, {128, 2, 2}, {64, 2, 2}, {64, 2, 3}, {64, 2, 2}};
+    constexpr Ring kRings[] = {{128, 2, 4}, {128, 2, 2}, {64, 2, 2}, {64, 2, 3}, {64, 2, 2}};
     const bool is_int4 = problem.kv_dtype == DType::kInt4;
     const bool many = is_int4 && units_of(problem, 8, 128) >= std::int64_t{32} * limits.multiprocessors;
-    for (const Ring& ring : std::span(kRings).subspan(many ? 0 : has_codes(problem) ? 2 : 4)) {
+    for (const Ring& ring : std::span(kRings).subspan(many ? 0 : has_codes(problem) ? 1 : 3)) {
       const DecodeConfig config = {
           .warp_rows = 8, .block_n = ring.block_n, .num_stages = ring.num_stages, .ctas_per_sm = ring.ctas_per_sm};
       if (is_valid(config, problem, limits)) return config;

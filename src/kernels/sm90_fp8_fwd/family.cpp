@@ -41,13 +41,14 @@ int most_keys_of_a_block(const Problem& problem, const Fp8Config& config) {
 }
 
 // Beside O of a wide V: elements of two tensors in 32 keys spilled 8 to 28 bytes, and a softcap with the largest score
-// in 64 keys 8 to 16.
+// in 64 keys of one consumer 8 to 16, of 192 columns and not of 256.
 const char* why_no_room_beside_wide_o(const Problem& problem, const Fp8Config& config) {
   if (problem.head_dim_v <= 176) return nullptr;
   if (score_reads_tensors(problem) && problem.score_expression().tensors().size() > 1)
     return "more than 176 columns of V leave too few registers for a score function that reads two tensors";
-  if (problem.softcap && problem.amax && config.block_n > 32)
-    return "more than 176 columns of V leave too few registers for a softcap and amax with blocks of more than 32 keys";
+  if (problem.softcap && problem.amax && problem.head_dim_v <= 192 && config.num_consumers == 1 && config.block_n > 32)
+    return "more than 176 columns of V leave one consumer too few registers for a softcap and amax with blocks of more "
+           "than 32 keys";
   return nullptr;
 }
 
@@ -79,6 +80,20 @@ bool are_factors_too_many(const Problem& problem, const Fp8Config& config) {
   return config.overlap == Overlap::kScoresFirst && config.block_n > 32 && problem.head_dim_v > 64 &&
          problem.q_scaling() == Scaling::kToken && problem.has_mask_expression() &&
          reads_elements_of_pairs(problem.mask_expression());
+}
+
+// What config.h lets by and ptxas spills.
+std::optional<std::string> why_spills(const Problem& problem, const Fp8Config& config) {
+  if (const int most = most_keys_of_a_block(problem, config); config.block_n > most)
+    return fmt::format("blocks of more than {} keys leave too few registers for a score function that reads tensors",
+                       most);
+  if (const char* reason = why_no_room_beside_wide_o(problem, config)) return reason;
+  if (are_tensors_too_many(problem, config))
+    return "tensors of a score and of a mask function together leave too few registers for so many keys of a block";
+  if (are_factors_too_many(problem, config))
+    return "factors of rows beside a mask function that reads an element for each pair leave too few registers for "
+           "blocks of more than 32 keys whose scores are in flight with P·V";
+  return std::nullopt;
 }
 
 class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
@@ -132,15 +147,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
                                          const DeviceLimits& limits) const override {
     if (auto reason = GpuFamily::why_invalid(values, problem, limits)) return reason;
     const auto config = config_from<Fp8Config>(values);
-    if (const int most = most_keys_of_a_block(problem, config); config.block_n > most)
-      return fmt::format("blocks of more than {} keys leave too few registers for a score function that reads tensors",
-                         most);
-    if (const char* reason = why_no_room_beside_wide_o(problem, config)) return reason;
-    if (are_tensors_too_many(problem, config))
-      return "tensors of a score and of a mask function together leave too few registers for so many keys of a block";
-    if (are_factors_too_many(problem, config))
-      return "factors of rows beside a mask function that reads an element for each pair leave too few registers for "
-             "blocks of more than 32 keys whose scores are in flight with P·V";
+    if (auto reason = why_spills(problem, config)) return reason;
     if (takes_transposed_v(config) == problem.has_transposed_v()) return std::nullopt;
     return problem.has_transposed_v() ? "V lies transposed and waits for nothing: v_stages 0"
                                       : "V waits for its transposition: v_stages 1 or 2";
@@ -378,8 +385,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
       for (const int columns : {config.pv_columns, 64, 96, 128, 256}) {
         config.pv_columns = columns;
         // Not this->why_invalid, which asks why_unsupported, which asks here.
-        if (config.block_n <= most_keys_of_a_block(problem, config) && !are_tensors_too_many(problem, config) &&
-            !detail::family_why_invalid(config, traits_of(problem), limits_of(limits)))
+        if (!why_spills(problem, config) && !detail::family_why_invalid(config, traits_of(problem), limits_of(limits)))
           return values_of(config);
       }
     }

@@ -163,6 +163,17 @@ std::string launch_hash_of(std::string_view text, const PlacedProblem& problem, 
   return candidate ? launch_hash(*candidate, problem, limits) : "";
 }
 
+std::pair<std::string, std::string> hashes_of_tried(std::string_view text, const PlacedProblem& problem,
+                                                    const DeviceLimits& limits) {
+  const std::size_t colon = text.find(':');
+  const Family& family = family_by_name(text.substr(0, colon));
+  if (colon == std::string_view::npos || family.why_unsupported(problem, limits))
+    return {source_hash_of(text, problem, limits), launch_hash_of(text, problem, limits)};
+  const Candidate candidate{
+      &family, family.space().parse(text.substr(colon + 1), family.default_config(problem, limits), family.name())};
+  return {source_hash(candidate, problem, limits), launch_hash(candidate, problem, limits)};
+}
+
 bool is_current(const Trial& trial) {
   if (trial.phase == Phase::kHoldout || trial.phase == Phase::kBench) return freshness_of(trial).is_fresh();
   return trial.source_hash == source_hash_of(trial.candidate(), trial.problem, trial.device.limits);

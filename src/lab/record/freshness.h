@@ -21,6 +21,10 @@ namespace flashcore {
 // gone) has the hash of all sources, and no launches.
 std::string source_hash_of(std::string_view candidate, const PlacedProblem& problem, const DeviceLimits& limits);
 std::string launch_hash_of(std::string_view candidate, const PlacedProblem& problem, const DeviceLimits& limits);
+// Both of a candidate that was tried, and may be one that its family refuses today: what it was compiled from is what
+// it would be.
+std::pair<std::string, std::string> hashes_of_tried(std::string_view candidate, const PlacedProblem& problem,
+                                                    const DeviceLimits& limits);
 
 struct Freshness {
   enum class State {

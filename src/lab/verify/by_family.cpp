@@ -14,9 +14,8 @@ nlohmann::json json_of(const CountsBy& counts) {
 std::string family_of(const std::string& candidate) { return candidate.substr(0, candidate.find(':')); }
 
 void FamilySources::add(const std::string& candidate, const PlacedProblem& problem, const DeviceLimits& limits) {
-  hashers_[family_of(candidate)]
-      .add(source_hash_of(candidate, problem, limits))
-      .add(launch_hash_of(candidate, problem, limits));
+  const auto [source, launch] = hashes_of_tried(candidate, problem, limits);
+  hashers_[family_of(candidate)].add(source).add(launch);
 }
 
 std::map<std::string, std::string> FamilySources::hashes() const {

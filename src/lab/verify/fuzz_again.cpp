@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
 #include "core/error.h"
@@ -41,6 +42,8 @@ void expect_run_like(const json& document, const std::string& origin, const Fuzz
   std::vector<std::string> there, here;
   for (const json& kind : document.at("kinds")) there.push_back(kind.get<std::string>());
   for (const FuzzKind kind : run.kinds) here.emplace_back(word_of(kind));
+  std::ranges::sort(there);
+  std::ranges::sort(here);
   expect_same(origin, "seed", document.at("seed").dump(), std::to_string(run.seed));
   expect_same(origin, "choice of kinds", fmt::format("{}", fmt::join(there, ",")),
               fmt::format("{}", fmt::join(here, ",")));
