@@ -91,7 +91,7 @@ class NoteTest(Quiet):
             self.assertEqual((note.filename, note.lineno), (__file__, here + 2 + offset), note.message)
 
     def test_a_plans_notes_do_too(self):
-        with mock.patch.object(_plan.json, "loads", lambda text: {"notes": ["a slow kernel"], "problem": "", "candidate": ""}):
+        with mock.patch.object(_plan.json, "loads", lambda text: {"notes": ["a slow kernel"], "problem": "", "candidate": "", "block_mask_bytes": 0}):
             here = inspect.currentframe().f_lineno
             note = self.note(lambda: flashcore.attention(*inputs(1, 1, 3, 24)))
         self.assertEqual((note.filename, note.lineno), (__file__, here + 1))

@@ -90,7 +90,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
             pos_encoding_mode: "NONE", or "ALIBI" with the slopes of its paper.
             custom_mask: bool [sum of rows * keys], True where a row sees a key: the masks [rows, keys] of the requests, one after another. In the
                 place of causal; a window counts besides.
-            packed_custom_mask: the same in bits, uint8, the lowest bit first, each request's in whole bytes, as flashinfer.segment_packbits
+            packed_custom_mask: the same in bits, uint8, the lowest bit first, each request's in whole bytes, as FlashInfer's own segment_packbits
                 packs; custom_mask is ignored then.
             max_token_per_sequence, max_sequence_kv: the most rows and keys that a request may have.
             block_tables, seq_lens: int32 [batch, pages] and [batch], in the place of the page lists.

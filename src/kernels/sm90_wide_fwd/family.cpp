@@ -22,7 +22,7 @@ constexpr std::int64_t kMostParts = 16;   // for each cluster that runs at once:
 
 // 8 bytes of 128 keys at head dims 264 to 384.
 int most_keys_of_a_block(const Problem& problem) {
-  return problem.ragged() && mask_combines_elements_of_pairs(problem) ? 64 : 128;
+  return problem.ragged() && mask_combines_elements_of_pairs(problem) ? 64 : std::numeric_limits<int>::max();
 }
 
 class Sm90WideForward final : public GpuFamily<WideConfig> {
@@ -207,7 +207,7 @@ class Sm90WideForward final : public GpuFamily<WideConfig> {
   // for each other, 1.00 to 1.04 of the time, and 1.2 to 2.1 with pages; with nine slots 1.03 to 1.08 of the time of
   // eight at head dim 512, as many as a block has pieces of V.
   std::optional<WideConfig> first_valid(const Problem& problem, const DeviceLimits& limits) const {
-    const int keys = problem.seqlen_kv <= 64 ? 64 : most_keys_of_a_block(problem);
+    const int keys = problem.seqlen_kv <= 64 ? 64 : std::min(128, most_keys_of_a_block(problem));
     for (const int block_n : {keys, 64, 32}) {
       for (const int num_slots : {16, 12, 10, 8, 7, 6, 5, 4, 3}) {
         if (num_slots * block_n > 8 * 128) continue;

@@ -166,12 +166,16 @@ std::string launch_hash_of(std::string_view text, const PlacedProblem& problem, 
 std::pair<std::string, std::string> hashes_of_tried(std::string_view text, const PlacedProblem& problem,
                                                     const DeviceLimits& limits) {
   const std::size_t colon = text.find(':');
-  const Family& family = family_by_name(text.substr(0, colon));
-  if (colon == std::string_view::npos || family.why_unsupported(problem, limits))
+  if (colon == std::string_view::npos) return {source_hash_of(text, problem, limits), ""};
+  try {
+    const Family& family = family_by_name(text.substr(0, colon));
+    // All fields are in the text: there may be no default where a family refuses the problem.
+    const ConfigValues config = family.space().parse(text.substr(colon + 1), family.space().at(0), family.name());
+    const Candidate candidate{&family, config};
+    return {source_hash(candidate, problem, limits), launch_hash(candidate, problem, limits)};
+  } catch (const Error&) {  // fields of another day, or a problem of which it has no program at all
     return {source_hash_of(text, problem, limits), launch_hash_of(text, problem, limits)};
-  const Candidate candidate{
-      &family, family.space().parse(text.substr(colon + 1), family.default_config(problem, limits), family.name())};
-  return {source_hash(candidate, problem, limits), launch_hash(candidate, problem, limits)};
+  }
 }
 
 bool is_current(const Trial& trial) {
