@@ -1,8 +1,6 @@
 """The tables that scripts/readme-tables writes of surveys: `python -m flashcore.quantize_bench` and `python -m flashcore.block_mask_bench`."""
 
-
-def table(head, rows):
-    return "\n".join(["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1), *("| " + " | ".join(row) + " |" for row in rows)])
+from cache_error_tables import table
 
 
 def of_quantising(document):
