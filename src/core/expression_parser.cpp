@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "core/error.h"
 #include "core/expression.h"
@@ -22,6 +23,19 @@ constexpr int kMaxNesting = 64;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool begins_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+// What other languages write between two values.
+constexpr std::pair<std::string_view, std::string_view> kOperatorsOfOthers[] = {
+    {"=", "'==' compares"},
+    {"&", "'&&' joins conditions"},
+    {"|", "'||' joins conditions"},
+    {"and", "'&&' joins conditions"},
+    {"or", "'||' joins conditions"},
+    {"^", "a && !b || !a && b is the exclusive or of conditions"},
+    {"**", "exp2(log2(x) * y) is a power"},
+    {"?", "where(c, a, b) chooses"},
+    {"if", "where(c, a, b) chooses"},
+};
 
 struct Word {
   enum Kind { kName, kWholeNumber, kRealNumber, kSign, kEnd } kind = kEnd;
@@ -48,21 +62,16 @@ class Parser {
   bool is(std::string_view sign) const { return now().kind == Word::kSign && now().text == sign; }
 
   [[noreturn]] void unexpected(std::string_view wanted) const {
-    std::string_view hint;
-    if (now().kind == Word::kSign) {
-      if (is("=")) hint = " ('==' compares)";
-      if (is("&")) hint = " ('&&' joins conditions)";
-      if (is("|")) hint = " ('||' joins conditions)";
-      if (is("**")) hint = " (exp2(log2(x) * y) is a power)";
-      if (is("?")) hint = " (where(c, a, b) chooses)";
-    } else if (now().kind == Word::kName) {
-      if (now().text == "and") hint = " ('&&' joins conditions)";
-      if (now().text == "or") hint = " ('||' joins conditions)";
-      if (now().text == "if") hint = " (where(c, a, b) chooses)";
-    }
     const std::string given =
         now().kind == Word::kEnd ? "the text ends" : fmt::format("there is '{}'", excerpt(now().text, 40));
-    builder_.fail(now().column, fmt::format("{} where {} should be{}", given, wanted, hint));
+    builder_.fail(now().column, fmt::format("{} where {} should be", given, wanted));
+  }
+
+  // Before the types of what stands left of it are judged, which it is meant to change.
+  void refuse_operators_of_others() const {
+    if (now().kind != Word::kSign && now().kind != Word::kName) return;
+    for (const auto& [word, advice] : kOperatorsOfOthers)
+      if (now().text == word) builder_.fail(now().column, fmt::format("'{}' is no operator here; {}", word, advice));
   }
 
   void expect(std::string_view sign) {
@@ -158,6 +167,7 @@ class Parser {
         builder_.fail(now().column, "a comparison cannot be compared again; write a < b && b < c");
       left = builder_.operation(word->op, args, word->word, column);
     }
+    refuse_operators_of_others();
     return left;
   }
 
