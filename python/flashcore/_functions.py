@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import operator
 from typing import Any, Callable, Mapping, NamedTuple, Optional
 
@@ -10,6 +12,7 @@ from ._arrays import View
 from ._library import Error
 
 _ELEMENTS = {"fp32": 0, "int32": 1, "bool": 2}  # fc_element
+_ELEMENT_WORDS = ("float", "int", "bool")  # of a problem's JSON, by fc_element
 _CAUSAL = "j <= i + seqlen_kv - seqlen_q"
 # Of what an array becomes: the names of its tensors.
 BIAS, MASK, PREFIX, DOCUMENT_Q, DOCUMENT_KV = "attention_bias", "attention_mask", "prefix_keys", "document_q", "document_kv"
@@ -194,16 +197,16 @@ def _text(value: Any, role: str) -> str:
     return value
 
 
-def _part(value: Any, role: str) -> str:
-    """A text that becomes a part of another one: one whose parentheses close what they open, so that those put around it stay its own."""
-    text, depth = _text(value, role), 0
-    for sign in text:
-        depth += {"(": 1, ")": -1}.get(sign, 0)
-        if depth < 0:
-            break
-    if depth != 0:
-        raise Error(f"{role} is {text!r}, whose parentheses do not match; close each one that is open")
-    return text
+@functools.lru_cache(maxsize=256)
+def _check_alone(score: Optional[str], mask: Optional[str], tensors: str) -> None:
+    """Texts that become parts of others: what is written wrong in them has a column of theirs, and parentheses put around them stay their own.
+    Everything else is judged later, of the whole."""
+    texts = {name: text for name, text in (("score", score), ("mask", mask), ("tensors", tensors)) if text}
+    try:
+        _library.check(_library.library().fc_problem_parse(json.dumps({"id": "b1_h1_s1_d8_fp32", **texts}).encode(), _library.Attention()))
+    except Error as error:
+        if str(error).startswith("column "):
+            raise
 
 
 def read(q: View, score: Any, mask: Any, tensors: Any, bias: Any, prefix: Any, documents: Any, causal: Any, sizes: Callable[[], Any],
@@ -220,13 +223,13 @@ def read(q: View, score: Any, mask: Any, tensors: Any, bias: Any, prefix: Any, d
         if not isinstance(name, str) or not name.isascii():
             raise Error(f"tensors has the name {name!r}; give a text of letters, digits and '_'")
         reader.add(name, f"tensors[{name!r}]", x)
-    score_text = "" if score is None else _part(score, "score")
+    score_text = "" if score is None else _text(score, "score")
     if bias is not None:
         term = reader.broadcast(BIAS, "bias", bias, "bhij")
         score_text = f"({score_text}) + {term}" if score_text else f"s + {term}"
     masks = []
     if mask is not None:
-        masks.append(_part(mask, "mask") if isinstance(mask, str) else reader.broadcast(MASK, "mask", mask, "bhij"))
+        masks.append(_text(mask, "mask") if isinstance(mask, str) else reader.broadcast(MASK, "mask", mask, "bhij"))
     if prefix is not None:
         if causal not in (False, None, "none"):
             raise Error("prefix and causal are given; leave causal away: after the prefix the mask is causal")
@@ -238,5 +241,7 @@ def read(q: View, score: Any, mask: Any, tensors: Any, bias: Any, prefix: Any, d
             masks.append(reader.boundaries(document_boundaries))
         if intervals is not None:
             masks.append(reader.intervals(intervals))
+    if (bias is not None and score is not None) or (len(masks) > 1 and isinstance(mask, str)):
+        _check_alone(score, mask if isinstance(mask, str) else None, ", ".join(f"{t.name}: {_ELEMENT_WORDS[t.element]}[{len(t.sizes)}]" for t in reader.tensors))
     mask_text = masks[0] if len(masks) == 1 else " && ".join(f"({text})" for text in masks)
     return Given(Functions(score_text, mask_text, tuple(reader.tensors)), tuple(view.address for view in reader.views), reader.views)

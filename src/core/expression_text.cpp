@@ -1,10 +1,11 @@
 // How an expression is written: the one canonical text.
+#include "core/expression_text.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "core/error.h"
-#include "core/expression.h"
 #include "core/expression_words.h"
 
 namespace flashcore {
@@ -31,11 +32,13 @@ int binding_of(const ExpressionNode& node) {
 
 }  // namespace
 
-std::string Expression::text() const {
+std::string Expression::text() const { return text_of(*this, root_); }
+
+std::string text_of(const Expression& expression, int part) {
   // Of parsed text this is never reached. A derivative shares nodes, and written out it may be longer than memory.
   constexpr std::size_t kMost = 1 << 20;
   std::string text;
-  std::vector<PendingText> pending = {{root_, 0, {}}};
+  std::vector<PendingText> pending = {{part, 0, {}}};
   const auto later = [&](int node, int binding) { pending.push_back({node, binding, {}}); };
   const auto later_text = [&](std::string_view characters) { pending.push_back({-1, 0, characters}); };
   while (!pending.empty()) {
@@ -46,7 +49,7 @@ std::string Expression::text() const {
       continue;
     }
     if (text.size() > kMost) throw_internal("an expression is longer than {} bytes when it is written out", kMost);
-    const ExpressionNode& node = nodes_[static_cast<std::size_t>(now.node)];
+    const ExpressionNode& node = expression.nodes()[static_cast<std::size_t>(now.node)];
     const ExpressionWord& word = expression_word(node.op);
     const int binding = binding_of(node);
     if (binding < now.binding) {
@@ -65,7 +68,7 @@ std::string Expression::text() const {
         } else if (node.op == ExpressionOp::kVariable) {
           text += kExpressionVariableNames[static_cast<std::size_t>(node.variable)];
         } else {
-          text += tensors_[static_cast<std::size_t>(node.tensor)].name + "[";
+          text += expression.tensors()[static_cast<std::size_t>(node.tensor)].name + "[";
           later_text("]");
         }
         break;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/expression_division.h"
+#include "core/expression_text.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
 
@@ -183,13 +184,33 @@ void require_countable(const std::string& name, const ExpressionShape& shape) {
   }
 }
 
+// What `check` refuses by a column, it refuses by the part that is there: the column is one of the canonical text, and
+// whoever wrote the function has seen another.
+template <typename Check>
+auto quoting_the_part(const Expression& expression, const Check& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    const std::string_view message = error.what();
+    for (int part = 0; part < static_cast<int>(expression.nodes().size()); ++part) {
+      const std::string column = fmt::format("column {} of", expression.nodes()[static_cast<std::size_t>(part)].column);
+      if (message.starts_with(column + ' '))
+        throw Error(error.kind(),
+                    fmt::format("'{}' in{}", excerpt(text_of(expression, part), 80), message.substr(column.size())));
+    }
+    throw;
+  }
+}
+
 }  // namespace
 
 std::vector<ExpressionShape> tensor_shapes(const Problem& problem) {
   std::vector<ExpressionShape> shapes(problem.tensors.size());
   const auto widen = [&](const Expression& expression) {
-    check_divisions(expression, expression_box(problem), visible_keys(problem));
-    const std::vector<ExpressionShape> needed = check_expression(expression, expression_box(problem));
+    const std::vector<ExpressionShape> needed = quoting_the_part(expression, [&] {
+      check_divisions(expression, expression_box(problem), visible_keys(problem));
+      return check_expression(expression, expression_box(problem));
+    });
     const std::vector<int> numbers = tensor_numbers(problem, expression);
     for (std::size_t t = 0; t < needed.size(); ++t) {
       ExpressionShape& shape = shapes[static_cast<std::size_t>(numbers[t])];

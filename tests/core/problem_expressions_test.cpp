@@ -113,6 +113,18 @@ TEST(ProblemExpressions, SuitesHaveThem) {
   EXPECT_NE(wrong("tensors: \"x: float[1]\"").find("neither"), std::string::npos);
 }
 
+// The canonical text has other columns than what was written.
+TEST(ProblemExpressions, WhatMayGoWrongIsQuoted) {
+  const auto refused = [](const char* score, const char* mask, const char* tensors = "") {
+    return refusal([&] { with("b1_h2_s8_d8_fp16", score, mask, tensors).validate(); });
+  };
+  EXPECT_EQ(refused("s  *  (3)+1.0/(i-j)", "").find("'1.0 / (i - j)' in the score: '/' may divide by 0: its divisor"),
+            0U);
+  EXPECT_EQ(refused("", "((j <= i))&&i//(j-3)<2").find("'i // (j - 3)' in the mask: '//' may divide by 0"), 0U);
+  EXPECT_EQ(refused("s  + a[h,(i-j)]", "", "a: float[2]").find("'a[h, i - j]' in the score: index 2 of 'a' may be -7"),
+            0U);
+}
+
 TEST(ProblemExpressions, VisiblePairsAreCounted) {
   EXPECT_EQ(with("b1_h2_s100_d8_fp16", "", "j <= i").unmasked_pairs(), 5050);
   EXPECT_EQ(with("b1_h2_s100_d8_fp16_causal", "", "i // 10 == j // 10").unmasked_pairs(), 550);

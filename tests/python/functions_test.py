@@ -169,13 +169,31 @@ class FunctionsTest(unittest.TestCase):
         self.refused("negative ones are not read", score="s + slope[h]", tensors={"slope": slope[::-1]})
         self.refused("tensors is a list; give a dict", score="s", tensors=[slope])
         self.refused("the name 'attention_bias' is given twice", score="s + attention_bias[h]", tensors={"attention_bias": slope}, bias=slope[0].reshape(1))
-        self.refused("parentheses do not match", mask="j <= i) || (j > 5", prefix=3)
-        self.refused("parentheses do not match", score="s) + (s", bias=numpy.ones((ROWS, KEYS), "float32"))
+        self.refused("^column 7 of the mask: there is '\\)'", mask="j <= i) || (j > 5", prefix=3)
+        self.refused("^column 2 of the score: there is '\\)'", score="s) + (s", bias=numpy.ones((ROWS, KEYS), "float32"))
         self.refused("prefix and causal are given", prefix=3, causal=True)
         self.refused("prefix is -1", prefix=-1)
         self.refused("prefix is True", prefix=True)
         self.refused("documents is of dtype int64; give int32", documents=numpy.zeros(ROWS, "int64"))
         self.refused("may be -8 to 10; min and max keep it in the shape", score="s + slope[j - i]", tensors={"slope": slope})
+
+    def test_columns_are_those_of_the_callers_text(self):
+        """Alone, and as a part of the text that is made of it."""
+        ids, kinds = numpy.zeros(KEYS, "int32"), numpy.zeros((BATCH, KEYS), "int32")
+        parts = {"prefix": 3}, {"documents": (ids[:ROWS], ids)}, {"intervals": (None, KEYS)}
+        if torch:
+            parts = *parts, {"document_boundaries": (torch.tensor([0, ROWS], dtype=torch.int32), torch.tensor([0, KEYS], dtype=torch.int32))}
+        for more in ({}, *parts):
+            given = {"tensors": {"kind": kinds}, **more}
+            self.refused("^column 25 of the mask: 'k' is no variable", mask="kind[b, j] == 1 && j <= k", **given)
+            self.refused("^column 16 of the mask: the text ends", mask="kind[b, j] + i+", **given)
+            self.refused("^column 1 of the mask: a mask is a condition .* and this is an int", mask="kind[b, j] + i", **given)
+            self.refused("^'i // j' in the mask: '//' may divide by 0", mask="kind[b,  j]==1  && (i)//j < 2", **given)
+        for more in ({}, {"bias": numpy.ones((ROWS, KEYS), "float32")}, {"bias": numpy.ones((ROWS, KEYS), "float32"), **parts[0]}):
+            self.refused("^column 5 of the score: 'foo' is no variable", score="s + foo", **more)
+            self.refused("^column 1 of the score: a score is a number", score="j < i", **more)
+            self.refused("^'s / j' in the score: '/' may divide by 0", score="(s)/j", **more)
+        self.refused("^column 5 of the score: 'foo'", score="s + foo", mask="j <= i", **parts[0], bias=numpy.ones((ROWS, KEYS), "float32"))
 
 
 if __name__ == "__main__":
