@@ -107,7 +107,12 @@ class _Reader:
         return f"{name}[{', '.join(axes[missing + at] for at in kept) or '0'}]"
 
     def documents(self, documents: Any) -> str:
-        pair = documents if isinstance(documents, (tuple, list)) and len(documents) == 2 else (documents, documents)
+        is_list = isinstance(documents, (tuple, list))
+        pair = documents if is_list else (documents, documents)
+        if len(pair) != 2 or not all(_is_array(x) for x in pair):
+            of = f" of {', '.join(type(x).__name__ for x in documents[:2])}{', ...' if len(documents) > 2 else ''}" if is_list and documents else ""
+            raise Error(f"documents is a {type(documents).__name__}{of}; give the ids of documents, int32 [batch, seqlen] or [seqlen]: one array for rows and "
+                        "keys, or a pair of them, (ids_q, ids_kv)")  # fmt: skip
         terms = []
         for name, x, axis in ((DOCUMENT_Q, pair[0], "i"), (DOCUMENT_KV, pair[1], "j")):
             terms.append(self.broadcast(name, "documents", self.of_sequences("documents", x, axis, 1), "b" + axis))
@@ -150,20 +155,20 @@ class _Reader:
         return f"({text})" if is_part else text
 
     def key_of_rows(self, name: str, x: Any) -> str:
-        number = _whole(x)
-        if number is None:
+        if _is_array(x):
             return self.broadcast(name, "intervals", self.of_sequences("intervals", x, "i", 2), "bhi")
-        if not -(2**31) < number < 2**31:
+        number = _whole(x)
+        if number is None or not -(2**31) < number < 2**31:
             raise Error(f"intervals has {x!r} for a start or an end; give the number of a key, int32 that broadcasts to [batch, heads, seqlen_q], or None "
                         "for no bound")  # fmt: skip
         return str(number)
 
     def prefix(self, prefix: Any) -> str:
-        number = _whole(prefix)
-        if number is None:
+        if _is_array(prefix):
             return f"j < {self.broadcast(PREFIX, 'prefix', prefix, 'b')} || {_CAUSAL}"
-        if isinstance(prefix, bool) or not 0 <= number < 2**31:
-            raise Error(f"prefix is {prefix!r}; give a number of keys, 0 or more, or int32 [batch]")
+        number = _whole(prefix)
+        if number is None or isinstance(prefix, bool) or not 0 <= number < 2**31:
+            raise Error(f"prefix is {prefix!r}; give a number of keys, an int from 0 to 2^31 - 1, or an array, int32 [batch]")
         return f"j < {number} || {_CAUSAL}"
 
 
@@ -179,10 +184,12 @@ def interval_pairs(intervals: Any) -> tuple[Any, ...]:
     return pairs
 
 
+def _is_array(x: Any) -> bool:
+    """One that has an element alone is one, too: it lies on a device, and may change. Numbers of NumPy are none."""
+    return getattr(x, "shape", ()) != () or hasattr(x, "__dlpack__")
+
+
 def _whole(x: Any) -> Optional[int]:
-    """A number of Python or NumPy. None of arrays: one that has an element alone lies on a device, and may change."""
-    if getattr(x, "shape", ()) != () or hasattr(x, "__dlpack__"):
-        return None
     try:
         return operator.index(x)
     except TypeError:

@@ -174,6 +174,13 @@ class FunctionsTest(unittest.TestCase):
         self.refused("prefix and causal are given", prefix=3, causal=True)
         self.refused("prefix is -1", prefix=-1)
         self.refused("prefix is True", prefix=True)
+        for prefix in (3.0, "3", [3], numpy.float32(3)):
+            self.refused(r"prefix is .*3.*; give a number of keys, an int from 0 to 2\^31 - 1, or an array, int32 \[batch\]", prefix=prefix)
+        self.refused("prefix is of dtype float32; give int32", prefix=numpy.ones(BATCH, "float32"))
+        ids = numpy.zeros(ROWS, "int32")
+        for documents, words in (((ids,), "tuple of ndarray"), ([ids] * 3, "list of ndarray, ndarray, ..."), ([0, 1], "list of int, int"), ((), "tuple"), (3, "int")):
+            self.refused(f"documents is a {words}; give the ids of documents, int32 .* one array for rows and keys, or a pair of them", documents=documents)
+        self.refused("intervals has 3.5 for a start or an end; give the number of a key", intervals=(0, 3.5))
         self.refused("documents is of dtype int64; give int32", documents=numpy.zeros(ROWS, "int64"))
         self.refused("may be -8 to 10; min and max keep it in the shape", score="s + slope[j - i]", tensors={"slope": slope})
 
