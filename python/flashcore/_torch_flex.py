@@ -93,8 +93,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
     Returns:
         [batch, heads, length, dim], as PyTorch's: with return_lse (output, lse), with return_aux (output, AuxOutput).
 
-    Recorded are arithmetic, comparisons, conditions, where, minimum, maximum, clamp, relu, abs, exp, exp2, log, log2, tanh, sqrt, rsqrt,
-    sigmoid, powers 0.5, 2 and 3 of floats, and elements of tensors. Other functions (sin, erf, masked_fill, floor, ...), branches on values,
+    Recorded are arithmetic, comparisons, conditions (& | ^ ~, and products and sums of them), where, minimum, maximum, clamp, relu, abs, exp, exp2, log, log2, tanh, sqrt, rsqrt,
+    sigmoid, powers 0.5, 2 and 3 of floats, and elements of tensors. Other functions (sin, erf, masked_fill, floor, ...), operations on the bits of ints, branches on values,
     arithmetic on floats of 16 bits and any of 64 (give such a tensor as float32, converted outside of score_mod), tensors or inputs that require a gradient, and the row maxima that return_aux may ask for go to PyTorch's
     flex_attention, uncompiled unless the call is compiled, with a `flashcore.Note` the first time that says why.
     """

@@ -94,24 +94,41 @@ def _binary(sign: str) -> Callable[..., str]:
     return lambda a, b, **_: f"({_number(a)} {sign} {_number(b)})"
 
 
+def _are_conditions(a: _Word, b: _Word) -> bool:
+    return a.kind == b.kind == "bool"
+
+
+def _of_conditions(sign: str, otherwise: Callable[..., str]) -> Callable[..., str]:
+    """Of two conditions PyTorch computes in bool: a product is their conjunction, a sum that one of them holds."""
+    return lambda a, b, *more: f"({a.text} {sign} {b.text})" if _are_conditions(a, b) else otherwise(a, b, *more)
+
+
 def _scaled(sign: str, a: _Word, b: _Word, alpha: Optional[_Word] = None) -> str:
     return f"({_number(a)} {sign} {_number(b)})" if alpha is None else f"({_number(a)} {sign} {_number(alpha)} * {_number(b)})"
 
 
-def _logical(sign: str) -> Callable[..., str]:
-    def write(a: _Word, b: _Word) -> str:
-        if a.kind != "bool" or b.kind != "bool":
-            raise Untraceable("operations on the bits of ints")
-        return f"({a.text} {sign} {b.text})"
+def _refuse_bits(*_: _Word) -> str:
+    raise Untraceable("it works on the bits of ints (& | ^ ~ << >>), for which flashcore has no operation; of conditions & | ^ ~ are recorded")
 
-    return write
+
+def _add(a: _Word, b: _Word, alpha: Optional[_Word] = None) -> str:
+    if _are_conditions(a, b):
+        return f"({a.text} || {b.text if alpha is None else f'({alpha.text} && {b.text})'})"
+    return _scaled("+", a, b, alpha)
+
+
+def _differ(a: _Word, b: _Word) -> str:
+    return f"!({a.text} && {b.text} || !{a.text} && !{b.text})"
+
+
+def _exclusive_or(a: _Word, b: _Word) -> str:
+    return _differ(a, b) if _are_conditions(a, b) else _refuse_bits()
 
 
 def _compare(sign: str) -> Callable[..., str]:
     def write(a: _Word, b: _Word) -> str:
-        if a.kind == "bool" and b.kind == "bool" and sign in ("==", "!="):
-            same = f"({a.text} && {b.text} || !{a.text} && !{b.text})"
-            return same if sign == "==" else f"!{same}"
+        if _are_conditions(a, b) and sign in ("==", "!="):
+            return _differ(a, b) if sign == "!=" else f"!{_differ(a, b)}"
         return f"({_number(a)} {sign} {_number(b)})"
 
     return write
@@ -139,9 +156,7 @@ def _call(name: str) -> Callable[..., str]:
 
 
 def _negate_bits(a: _Word) -> str:
-    if a.kind != "bool":
-        raise Untraceable("operations on the bits of ints")
-    return f"!{a.text}"
+    return f"!{a.text}" if a.kind == "bool" else _refuse_bits()
 
 
 def _power(a: _Word, b: _Word) -> str:
@@ -157,7 +172,7 @@ def _clamp(a: _Word, low: Optional[_Word] = None, high: Optional[_Word] = None) 
 
 
 def _where(c: _Word, a: _Word, b: _Word) -> str:
-    if a.kind == b.kind == "bool":
+    if _are_conditions(a, b):
         return f"where({_condition(c)}, {a.text}, {b.text})"
     return f"where({_condition(c)}, {_number(a)}, {_number(b)})"
 
@@ -167,17 +182,19 @@ _WRAPPING = (_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.neg, _aten.abs)
 _SUMS, _MOST_SUMS, MOST_OF_SUMS = (_aten.add, _aten.sub, _aten.rsub, _aten.neg, _aten.abs), 4, 2**26
 _SAME = lambda a, *_, **__: a.text  # noqa: E731
 _WRITERS: dict[Any, Callable[..., str]] = {
-    _aten.add: lambda a, b, alpha=None: _scaled("+", a, b, alpha), _aten.sub: lambda a, b, alpha=None: _scaled("-", a, b, alpha),
-    _aten.rsub: lambda a, b, alpha=None: _scaled("-", b, a, alpha), _aten.mul: _binary("*"), _aten.div: _divide,
+    _aten.add: _add, _aten.sub: lambda a, b, alpha=None: _scaled("-", a, b, alpha),
+    _aten.rsub: lambda a, b, alpha=None: _scaled("-", b, a, alpha), _aten.mul: _of_conditions("&&", _binary("*")), _aten.div: _divide,
     _aten.floor_divide: _of_ints("//"), _aten.remainder: _of_ints("%"), _aten.neg: lambda a: f"(-{_number(a)})", _aten.abs: _call("abs"),
     _aten.exp: _call("exp"), _aten.exp2: _call("exp2"), _aten.log: _call("log"), _aten.log2: _call("log2"), _aten.tanh: _call("tanh"), _aten.sqrt: _call("sqrt"),
-    _aten.minimum: _call("min"), _aten.maximum: _call("max"), _aten.clamp: _clamp, _aten.clamp_min: _clamp,
+    _aten.minimum: _of_conditions("&&", _call("min")), _aten.maximum: _of_conditions("||", _call("max")), _aten.clamp: _clamp, _aten.clamp_min: _clamp,
     _aten.clamp_max: lambda a, high: _clamp(a, None, high), _aten.relu: lambda a: f"max({a.text}, 0)", _aten.reciprocal: lambda a: f"(1 / {_number(a)})",
     _aten.rsqrt: lambda a: f"(1 / sqrt({_number(a)}))", _aten.sigmoid: lambda a: f"(1 / (1 + exp(-{_number(a)})))", _aten.pow: _power, _aten.where: _where,
     _aten.lt: _compare("<"), _aten.le: _compare("<="), _aten.gt: _compare(">"), _aten.ge: _compare(">="), _aten.eq: _compare("=="), _aten.ne: _compare("!="),
     _aten.logical_and: lambda a, b: f"({_condition(a)} && {_condition(b)})", _aten.logical_or: lambda a, b: f"({_condition(a)} || {_condition(b)})",
-    _aten.logical_not: lambda a: f"!{_condition(a)}", _aten.bitwise_and: _logical("&&"), _aten.bitwise_or: _logical("||"), _aten.bitwise_xor: _compare("!="),
-    _aten.bitwise_not: _negate_bits, _aten.__and__: _logical("&&"), _aten.__or__: _logical("||"), _aten.alias: _SAME, _aten.clone: _SAME, _aten.detach: _SAME,
+    _aten.logical_not: lambda a: f"!{_condition(a)}", _aten.logical_xor: lambda a, b: _differ(a._replace(text=_condition(a)), b._replace(text=_condition(b))),
+    _aten.bitwise_and: _of_conditions("&&", _refuse_bits), _aten.bitwise_or: _of_conditions("||", _refuse_bits), _aten.bitwise_xor: _exclusive_or,
+    _aten.__and__: _of_conditions("&&", _refuse_bits), _aten.__or__: _of_conditions("||", _refuse_bits), _aten.__xor__: _exclusive_or, _aten.bitwise_not: _negate_bits,
+    _aten.__lshift__: _refuse_bits, _aten.__rshift__: _refuse_bits, _aten.bitwise_left_shift: _refuse_bits, _aten.bitwise_right_shift: _refuse_bits, _aten.alias: _SAME, _aten.clone: _SAME, _aten.detach: _SAME,
     _aten.lift_fresh_copy: _SAME, _aten.scalar_tensor: _SAME,
 }  # fmt: skip
 
@@ -272,7 +289,7 @@ class _Writer:
             return self.index(node.args[0], [node.args[2]])  # type: ignore[arg-type]
         writer = _WRITERS.get(packet)
         if writer is None:
-            raise Untraceable(f"{packet or node.target}")
+            raise Untraceable(f"{packet or node.target} is none of the operations that flashcore records; flex_attention's docstring lists them")
         named = {name: self.word_of(x) for name, x in node.kwargs.items() if name == "alpha"}
         extra = {"rounding_mode": node.kwargs["rounding_mode"]} if "rounding_mode" in node.kwargs else {}
         return writer(*(None if x is None else self.word_of(x) for x in node.args), **named, **extra)

@@ -58,6 +58,7 @@ SCORES = {
     "a mask by the score": lambda s, b, h, i, j: torch.where(j <= i, s, -float("inf")),
     "a condition as a number": lambda s, b, h, i, j: s * (i % 3 == 0),
     "functions": lambda s, b, h, i, j: torch.sigmoid(s) + torch.exp2(-s.abs()) - s.pow(2).sqrt() + torch.clamp(s, -1.0, 0.5) / torch.maximum(s, s + 1).abs(),
+    "a product of conditions": lambda s, b, h, i, j: torch.where((j <= i) * (i - j < 20), s, 0.5 * s) * ((i < 30) * (j > 3)),
     "ints": lambda s, b, h, i, j: s + (i // 4 - j % 5 + 2 * h - b) / 7,
 }
 MASKS = {
@@ -74,6 +75,13 @@ MASKS = {
     "decoding by batch": lambda b, h, i, j: i + PREFIX[b] >= j,
     "an element": lambda b, h, i, j: i + PREFIX[1] >= j,
     "by head": lambda b, h, i, j: torch.where(h < 2, j <= i, j >= i),
+    "a product": lambda b, h, i, j: (j <= i) * (i - j < 20) * SHOWN[i, j],
+    "a product with True": lambda b, h, i, j: (j <= i) * True,
+    "a sum": lambda b, h, i, j: (j <= i) + (j < 3) + SHOWN[i, j],
+    "one of two": lambda b, h, i, j: (j <= i) ^ SHOWN[i, j],
+    "one of two by name": lambda b, h, i, j: torch.logical_xor(j <= i, (i + j) % 3),
+    "the smaller": lambda b, h, i, j: torch.minimum(j <= i, SHOWN[i, j]),
+    "the larger": lambda b, h, i, j: torch.maximum(j <= i, SHOWN[i, j]),
 }
 
 
@@ -225,7 +233,10 @@ class FlexTest(unittest.TestCase):
             return s if i > 3 else s * 2
 
         q, k, v = inputs()
-        for function, words in ((branches, r"__bool__\(\) of a tensor"), (lambda s, b, h, i, j: torch.erf(s), "erf"), (lambda s, b, h, i, j: s + BIAS[h].sum(), "scalar")):
+        bits = [(f, "bits of ints") for f in (lambda s, b, h, i, j: s + (i ^ j), lambda s, b, h, i, j: s + (i & 1), lambda s, b, h, i, j: s + (i >> 2), lambda s, b, h, i, j: s + ~j,
+                                              lambda s, b, h, i, j: s + ((i < j) ^ i))]  # fmt: skip
+        for function, words in (*bits, (branches, r"__bool__\(\) of a tensor"), (lambda s, b, h, i, j: torch.erf(s), "none of the operations that flashcore records"),
+                                (lambda s, b, h, i, j: s + BIAS[h].sum(), "scalar")):  # fmt: skip
             with self.subTest(words), self.assertRaisesRegex(Untraceable, words):
                 trace(function, True, CPU)
         with warnings.catch_warnings():
