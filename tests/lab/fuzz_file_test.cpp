@@ -197,8 +197,16 @@ TEST(FuzzAgain, RefusesAnotherRunsFile) {
   EXPECT_NE(why([](json& f) { f["family"] = "cpu_fwd"; }).find("family (cpu_fwd, and this run has none)"),
             std::string::npos);
   EXPECT_NE(why([](json& f) { f["kinds"] = {"paged"}; }).find("choice of kinds"), std::string::npos);
-  EXPECT_NE(why([](json& f) { f["device"]["name"] = "another"; }).find("device by its name"), std::string::npos);
-  EXPECT_NE(why([](json& f) { f["device"]["limits"]["multiprocessors"] = 9; }).find("device by its limits"),
+  EXPECT_NE(why([](json& f) { f["device"]["name"] = "another"; }).find("another device (\"another\", and this run has"),
+            std::string::npos);
+  EXPECT_NE(why([](json& f) {
+              f["device"]["limits"]["multiprocessors"] = 9;
+            }).find("other limits: threads (FLASHCORE_THREADS) 9, and this run has 1. Give"),
+            std::string::npos);
+  EXPECT_NE(why([](json& f) {
+              f["device"]["limits"]["l2_bytes"] = 5;
+              f["device"]["limits"].erase("arch");
+            }).find("other limits: arch none, and this run has 0; l2_bytes 5, and this run has 0. Give the file"),
             std::string::npos);
   EXPECT_NE(why([](json& f) { f["passed"] = 3; }, false).find("not what the program wrote"), std::string::npos);
   EXPECT_NE(why([](json& f) { f.erase("kinds"); }).find("cannot be read"), std::string::npos);

@@ -36,6 +36,23 @@ void expect_same(const std::string& origin, const char* what, const std::string&
         excerpt(origin), what, there.empty() ? "none" : excerpt(there), here.empty() ? "none" : here);
 }
 
+// Of many limits, those that differ.
+void expect_same_limits(const std::string& origin, const json& there, const json& here) {
+  const bool is_cpu = here.at("kind") == json("cpu");
+  std::vector<std::string> differ;
+  for (const auto& [key, value] : here.items()) {
+    const json told = part(there, key.c_str());
+    const bool is_threads = is_cpu && key == "multiprocessors";
+    if (told != value)
+      differ.push_back(fmt::format("{} {}, and this run has {}", is_threads ? "threads (FLASHCORE_THREADS)" : key,
+                                   told.is_null() ? "none" : excerpt(told.dump(), 40), value.dump()));
+  }
+  if (differ.empty()) return;
+  throw_bad_input(
+      "'{}' is of a device with other limits: {}. Give the file of a run like this one, or leave --again out",
+      excerpt(origin), fmt::join(differ, "; "));
+}
+
 void expect_run_like(const json& document, const std::string& origin, const FuzzRun& run) {
   if (seal_of(document) != Seal::kIntact)
     throw_bad_input("'{}' is not what the program wrote: its digest is missing, or of another text", excerpt(origin));
@@ -49,9 +66,8 @@ void expect_run_like(const json& document, const std::string& origin, const Fuzz
               fmt::format("{}", fmt::join(here, ",")));
   expect_same(origin, "family", text_in(document, "family"), run.family);
   const json device = run.device;
-  for (const char* key : {"name", "limits"})
-    expect_same(origin, fmt::format("device by its {}", key).c_str(), document.at("device").at(key).dump(),
-                device.at(key).dump());
+  expect_same(origin, "device", document.at("device").at("name").dump(), device.at("name").dump());
+  expect_same_limits(origin, document.at("device").at("limits"), device.at("limits"));
 }
 
 void keep(const json& document, FuzzRun& run) {
