@@ -160,9 +160,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=16, help="of the last sequence (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=32, help="that the decoder decodes for each of four sequences; 0: no decoder (default: %(default)s)")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="of q, and of K and V before (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--slack", type=float, default=2.0)
-    parser.add_argument("--lse-slack", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=1, help="of all random numbers (default: %(default)s)")
+    parser.add_argument("--slack", type=float, default=2.0, help="how many times the distance ||o - o64|| / ||o64|| of the 16-bit cache that of another cache may be, each "
+                        "from fp64 on what the cache itself holds; beyond it the exit code is 1 (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--lse-slack", type=float, default=1e-3, help="how far a log-sum-exp may be from the one in fp64 of what the cache itself holds; beyond it the exit code "
+                        "is 1 (default: %(default)s)")  # fmt: skip
     parser.add_argument("--json", type=pathlib.Path, help="also write the numbers there")
     options = parser.parse_args(argv)
     if options.device and not re.fullmatch(r"cpu|cuda(:\d+)?", options.device):
