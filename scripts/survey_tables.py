@@ -24,7 +24,7 @@ def of_block_masks(document):
         shape = f"b{p['batch']}_h{p['heads']}_hk{p['heads_kv']}_s{p['rows']}_d{p['dim']}"
         mask = f"documents of {p['document']} rows, causal" if p["document"] else "boolean, causal pattern"
         times = [f"{row['us'][party]:.1f}" for party in ("own lists", "block mask")] if "us" in row else ["–", "–"]
-        rows.append([f"{mask}<br>`{shape}`", *times, f"{row['speed_up']:.3f}" if "us" in row else row["left_out"]])
+        rows.append([f"{mask}<br>`{shape}`", *times, f"{row['speed_up']:.3f}" if "speed_up" in row else row.get("left_out", "–")])  # a CPU has no ratio
     return table(["mask, bf16", "own lists, µs", "shared, µs", "speed-up"], rows)
 
 

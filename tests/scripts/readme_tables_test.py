@@ -214,7 +214,8 @@ class ReadmeTables(unittest.TestCase):
         quantize = {**common, "schema": "flashcore.quantize_bench/1", "rows": [timed("tensor", 0.8321), {"way": "hadamard", "shape": "b1_s8", "left_out": "a head dim of no transform"}]}
         problem = {"batch": 1, "heads": 4, "heads_kv": 2, "rows": 96, "dim": 64, "document": 20}
         blocks = {**common, "schema": "flashcore.block_mask_bench/1", "rows": [
-            {"problem": problem, "us": {"own lists": 110.04, "block mask": 99.96}, "speed_up": 1.1008}, {"problem": {**problem, "document": 0}, "left_out": "other bits"}]}  # fmt: skip
+            {"problem": problem, "us": {"own lists": 110.04, "block mask": 99.96}, "speed_up": 1.1008}, {"problem": {**problem, "document": 0}, "left_out": "other bits"},
+            {"problem": {**problem, "rows": 32}, "us": {"own lists": 7.0, "block mask": 8.0}}]}  # fmt: skip
         for name, document in (("quantize", quantize), ("block_mask", blocks)):
             (self.root / "results" / "gpu" / f"{name}.json").write_text(json.dumps(document))
         self.assertEqual(self.run_script().returncode, 0)
@@ -223,6 +224,7 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("4.19 to 4.19 TB/s", text)
         self.assertIn("| documents of 20 rows, causal<br>`b1_h4_hk2_s96_d64` | 110.0 | 100.0 | 1.101 |", text)
         self.assertIn("| boolean, causal pattern<br>`b1_h4_hk2_s96_d64` | – | – | other bits |", text)
+        self.assertIn("`b1_h4_hk2_s32_d64` | 7.0 | 8.0 | – |", text)
         self.assertIn("A GPU, medians of 20 rounds, one process, no gates, of 2026-01-02, source abcdef012345. From `results/gpu/block_mask.json`.", text)
         (self.root / "results" / "gpu" / "quantize.json").write_text(json.dumps({**common, "schema": "flashcore.bench/1", "rows": []}))
         done = self.run_script()
