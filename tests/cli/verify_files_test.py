@@ -51,7 +51,9 @@ class VerifyFilesTest(CliTest):
 
     def test_what_no_one_judges_is_an_error_and_hides_no_other_file(self):
         gate = os.path.join(SOURCE_DIR, "results", "h200", "campaign", "09_gate.json")
-        self.expect_error(BAD_USAGE, ["flashcore.gate/1", "verify cannot judge", "flashcore.planted/1"], "verify", gate)
+        self.expect_error(BAD_USAGE, ["flashcore.gate/1", "verify cannot judge", "`flashcore gate --json FILE`"], "verify", gate)
+        zebra = self.write("zebra.json", '{"schema": "flashcore.zebra/1"}')
+        self.expect_error(BAD_USAGE, ["flashcore.zebra/1", "verify cannot judge", "flashcore.planted/1"], "verify", zebra)
         self.expect_error(BAD_USAGE, ["names no schema"], "verify", self.write("none.json", "{}"))
 
     def test_an_interrupted_run_is_incomplete(self):

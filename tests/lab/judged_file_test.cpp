@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "kernels/source_hash.h"
+#include "lab/compare/aa.h"
 #include "lab/diagnose/diagnosis_files.h"
 #include "lab/record/digest.h"
 #include "lab/verify/needles.h"
@@ -63,16 +64,53 @@ TEST(JudgedFile, TheFilesUnderResultsHoldTogether) {
   EXPECT_GE(judged, 9u);
 }
 
-TEST(JudgedFile, WhatNobodyJudgesIsAnErrorThatListsWhatIs) {
-  for (const json& document : {json{{"schema", "flashcore.doctor/1"}}, json::object(), json::array()}) try {
-      judge(document);
-      FAIL() << document;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::kBadInput);
-      EXPECT_NE(std::string(e.what()).find("verify cannot judge: it judges flashcore.bench/1"), std::string::npos)
-          << e.what();
-      EXPECT_NE(std::string(e.what()).find("flashcore.timeline/1"), std::string::npos) << e.what();
-    }
+std::string refusal(const json& document) {
+  try {
+    judge(document);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kBadInput);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(JudgedFile, WhatNobodyKnowsIsAnErrorThatListsWhatIsJudged) {
+  for (const json& document : {json{{"schema", "flashcore.zebra/1"}}, json{{"schema", "zebra"}}, json{{"how", "well"}},
+                               json::object(), json::array()}) {
+    const std::string message = refusal(document);
+    EXPECT_NE(message.find("verify cannot judge: it judges flashcore.bench/1"), std::string::npos) << message;
+    EXPECT_NE(message.find("flashcore.timeline/1"), std::string::npos) << message;
+  }
+}
+
+TEST(JudgedFile, OfWhatNobodyJudgesItSaysWhatMakesIt) {
+  const std::pair<const char*, const char*> all[] = {
+      {"flashcore.decode_sweep/1", "`python -m flashcore.decode_sweep --json FILE` makes such a file anew"},
+      {"flashcore.cache_error/1", "`python -m flashcore.cache_error --json FILE`"},
+      {"flashcore.doctor/1", "`flashcore doctor --json FILE`"},
+      {"flashcore.landscape/1", "`flashcore tune --record FILE`"},
+  };
+  for (const auto& [schema, words] : all) {
+    const std::string message = refusal({{"schema", schema}});
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+    EXPECT_EQ(message.find("it judges"), std::string::npos) << message;
+  }
+  EXPECT_NE(refusal({{"schema", "flashcore.survey/1"}, {"how", {{"copies", "by hand"}}}}).find("its \"how\" says"),
+            std::string::npos);
+  // Every kind of file under results.
+  std::size_t told = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(FLASHCORE_SOURCE_DIR "/results")) {
+    if (entry.path().extension() != ".json") continue;
+    const json document = json::parse(read_file(entry.path()));
+    const std::string schema = document.is_object() ? document.value("schema", std::string()) : "";
+    if (schema.empty() || schema == kBenchSchema || schema == kAaSelfTestSchema || all_judges().contains(schema))
+      continue;
+    ++told;
+    const std::string message = refusal(document);
+    EXPECT_TRUE(message.find("makes such a file") != std::string::npos || message.find("\"how\"") != std::string::npos)
+        << entry.path() << message;
+  }
+  EXPECT_GE(told, 20u);
 }
 
 TEST(JudgedFile, WhatCannotBeReadIsAnError) {

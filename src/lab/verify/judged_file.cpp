@@ -2,9 +2,11 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <set>
+#include <utility>
 
 #include "core/error.h"
 #include "core/foreign_text.h"
@@ -24,6 +26,57 @@ constexpr double kSameFigure = 1e-9;
 std::string first_of_list(const std::vector<Verification::StaleRow>& list) {
   return fmt::format("{}: {}{}", list.front().name, list.front().why,
                      list.size() == 1 ? "" : fmt::format(" (and {} more)", list.size() - 1));
+}
+
+// What wrote the files that nobody judges, by the schema without its version. A Python module or a verb has the name of
+// its schema, if nothing else is said.
+constexpr std::string_view kModules[] = {"block_mask_bench", "cache_error",   "decode_sweep", "fp8_error", "model",
+                                         "overhead",         "quantize_bench"};
+constexpr std::string_view kVerbs[] = {"ab",        "campaign", "check",  "compile",     "doctor",
+                                       "economics", "explain",  "gate",   "leaderboard", "problem",
+                                       "profile",   "run",      "submit", "verify",      "warmup"};
+constexpr std::pair<std::string_view, std::string_view> kCommands[] = {
+    {"calibration", "flashcore ab --calibrate"},
+    {"calibration-run", "flashcore ab --calibrate --json FILE"},
+    {"campaign_criteria", "flashcore campaign --out FOLDER"},
+    {"campaign_ledger", "flashcore campaign --out FOLDER"},
+    {"check_conformance", "flashcore check --conformance --json FILE"},
+    {"crosscheck_tools", "python -m flashcore.crosscheck --json FILE"},
+    {"experiment", "flashcore experiment run --out FOLDER"},
+    {"experiment-check", "flashcore experiment check --json FILE"},
+    {"experiment-samples", "flashcore experiment run --out FOLDER"},
+    {"experiments", "flashcore experiment run --json FILE"},
+    {"gate-baseline", "flashcore gate --write-baseline FILE"},
+    {"landscape", "flashcore tune --record FILE"},
+    {"ledger", "flashcore experiment list --json FILE"},
+    {"replay", "flashcore tune --replay LANDSCAPE --json FILE"},
+    {"report", "flashcore report --out FILE.json"},
+};
+
+std::string command_of(std::string_view schema) {
+  if (!schema.starts_with("flashcore.")) return "";
+  const std::string_view name = schema.substr(10, schema.find('/') - 10);
+  if (std::ranges::count(kModules, name) > 0) return fmt::format("python -m flashcore.{} --json FILE", name);
+  if (std::ranges::count(kVerbs, name) > 0) return fmt::format("flashcore {} --json FILE", name);
+  const auto* const found = std::ranges::find(kCommands, name, &std::pair<std::string_view, std::string_view>::first);
+  return found == std::end(kCommands) ? "" : std::string(found->second);
+}
+
+[[noreturn]] void refuse_unjudged(const json& document, const std::string& origin, const FileJudges& judges) {
+  const std::string schema = text_in(document, "schema");
+  const std::string kind = schema.empty() ? "names no schema" : fmt::format("is of the schema {}", excerpt(schema));
+  if (const std::string command = command_of(schema); !command.empty())
+    throw_bad_input("'{}' {}, which verify cannot judge: leave it out; `{}` makes such a file anew", origin, kind,
+                    command);
+  if (const json how = part(document, "how"); !schema.empty() && (how.is_string() || how.is_object()))
+    throw_bad_input("'{}' {}, which verify cannot judge: leave it out; its \"how\" says how it was measured", origin,
+                    kind);
+  std::vector<std::string> known;
+  for (const auto& [name, each] : judges) known.push_back(name);
+  throw_bad_input(
+      "'{}' {}, which verify cannot judge: it judges flashcore.bench/1, flashcore.ab-self-test/1, {}. Leave the file "
+      "out",
+      origin, kind, fmt::join(known, ", "));
 }
 
 }  // namespace
@@ -159,15 +212,7 @@ FileJudges check_file_judges() {
 Verification judge_by_schema(const json& document, const std::string& origin, const FileJudges& judges) {
   const std::string schema = text_in(document, "schema");
   const auto judge = judges.find(schema);
-  if (judge == judges.end()) {
-    std::vector<std::string> known;
-    for (const auto& [name, each] : judges) known.push_back(name);
-    throw_bad_input(
-        "'{}' {}, which verify cannot judge: it judges flashcore.bench/1, flashcore.ab-self-test/1, {}. Leave the file "
-        "out, or run what wrote it again",
-        origin, schema.empty() ? "names no schema" : fmt::format("is of the schema {}", excerpt(schema)),
-        fmt::join(known, ", "));
-  }
+  if (judge == judges.end()) refuse_unjudged(document, origin, judges);
   try {
     return judge->second(document);
   } catch (const json::exception& e) {
