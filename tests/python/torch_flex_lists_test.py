@@ -1,6 +1,7 @@
 """Lists of blocks that calls of flex_attention with one BlockMask share, on the emulated GPU: which calls make them, and that no call reads
 those of other tensors or of other contents."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -158,6 +159,39 @@ class FlexListsTest(unittest.TestCase):
             self.assertFalse(entered.wait(0.5), "between another call's lists and its launch")
         thread.join()
         self.assertTrue(entered.is_set())
+
+
+class IsCapturedTest(unittest.TestCase):
+    """`_is_captured` on a stand-in for two GPUs, of which each has a current stream."""
+
+    def setUp(self):
+        self.current, self.capturing = 0, set()
+
+        @contextlib.contextmanager
+        def device(of):
+            before, self.current = self.current, torch.device(of).index
+            try:
+                yield
+            finally:
+                self.current = before
+
+        for name, value in (("device", device), ("is_current_stream_capturing", lambda: self.current in self.capturing)):
+            patch = mock.patch.object(torch.cuda, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def test_the_stream_of_the_calls_own_device_is_asked(self):
+        for self.current in (0, 1):
+            for self.capturing in (set(), {0}, {1}, {0, 1}):
+                for index in (0, 1):
+                    with self.subTest(current=self.current, capturing=self.capturing, index=index):
+                        self.assertEqual(_torch_flex_lists._is_captured(torch.device("cuda", index)), index in self.capturing)
+
+    def test_a_call_whose_own_stream_is_captured_keeps_no_lists(self):
+        block_mask = create_block_mask(lambda b, h, i, j: j <= i, None, None, ROWS, ROWS, device="cpu")
+        for self.capturing, keeps in (({0}, True), ({1}, False)):
+            with _torch_flex_lists.lists_of(block_mask, (torch.zeros(3),), torch.device("cuda", 1)) as lists:
+                self.assertEqual(lists is not None, keeps)
 
 
 if __name__ == "__main__":
