@@ -17,7 +17,7 @@ find_package(flashcore 0.1 REQUIRED)
 set(CMAKE_CXX_STANDARD 20)
 add_executable(from_cpp attention.cpp)
 target_link_libraries(from_cpp PRIVATE flashcore::flashcore)
-foreach(name attention paged_decode fp8_attention)
+foreach(name attention paged_decode fp8_attention masked_attention)
   add_executable(from_c_${name} ${name}.c)
   target_link_libraries(from_c_${name} PRIVATE flashcore::flashcore m)
 endforeach()
@@ -33,7 +33,7 @@ class InstallTest(unittest.TestCase):
         cls.run_ok("cmake", "--install", BUILD, "--prefix", cls.prefix)
         cls.project = cls.root / "project"
         cls.project.mkdir()
-        for name in ("attention.c", "paged_decode.c", "fp8_attention.c", "attention.cpp"):
+        for name in ("attention.c", "paged_decode.c", "fp8_attention.c", "masked_attention.c", "attention.cpp"):
             shutil.copy(ROOT / "examples" / name, cls.project)
         (cls.project / "CMakeLists.txt").write_text(PROJECT)
 
@@ -53,7 +53,7 @@ class InstallTest(unittest.TestCase):
         self.run_ok("cmake", "-S", self.project, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
         self.run_ok("cmake", "--build", build)
         self.assertIn("o[0] = 3", self.run_ok(build / "from_cpp"))
-        for name in ("from_c_attention", "from_c_paged_decode"):
+        for name in ("from_c_attention", "from_c_paged_decode", "from_c_masked_attention"):
             self.assertIn("largest difference", self.run_ok(build / name, "cpu"))
         self.assertIn("error to the formula", self.run_ok(build / "from_c_fp8_attention", "cpu"))
 
