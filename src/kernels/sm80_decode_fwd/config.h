@@ -91,9 +91,6 @@ constexpr int stage_bytes(const Config& c, const Traits& t) {
 // What a CTA does next, in the order of blocks: from the one that is computed to the one after the next to be loaded.
 // Each may begin a run of its own. A power of two, because the number of a slot is what is left of a number of steps.
 constexpr int kStepBytes = 16, kRunBytes = 80;
-// Runs whose parts merge when the CTA has ended: it can end one tile that it did not begin, and begin one that it does
-// not end. Parts of a fixed size merge one by one.
-constexpr int kept_runs(const Config& c) { return c.split_keys == 0 ? 2 : 0; }
 constexpr int step_slots(const Config& c) { return c.num_stages + 2 <= 4 ? 4 : c.num_stages + 2 <= 8 ? 8 : 16; }
 constexpr int kEntries = 256;  // of the table of a ragged batch
 constexpr int kFlagBytes = 16;
@@ -115,8 +112,8 @@ constexpr int pages_bytes(const Config& c, const Traits& t) {
 
 constexpr int smem_bytes(const Config& c, const Traits& of_problem) {
   const Traits t = with_cache_of_q(of_problem);
-  return c.num_stages * stage_bytes(c, t) + step_slots(c) * (kStepBytes + kRunBytes) + kept_runs(c) * kRunBytes +
-         kFlagBytes + table_bytes(t) + pages_bytes(c, t) + own_q_bytes(c, t);
+  return c.num_stages * stage_bytes(c, t) + step_slots(c) * (kStepBytes + kRunBytes) + kFlagBytes + table_bytes(t) +
+         pages_bytes(c, t) + own_q_bytes(c, t);
 }
 
 // A part of a tile's keys on its way from one CTA to another: maximum and sum of each row, and O, in fp32.
@@ -129,14 +126,7 @@ constexpr int registers_of_thread(const Config& c, int of_multiprocessor = 65536
 }
 // How parts of a tile merge (merge.cuh).
 constexpr int kPartsAlone = 52, kPartsOfGroup = 16;
-// Rows that a warp merges at once where it has several: those that it may have, up to four. Where parts merge between
-// tiles there are no registers for that.
-constexpr int merged_rows(const Config& c) {
-  if (kept_runs(c) == 0) return 1;
-  const int rows = tile_rows(c) / (c.row_warps * c.key_warps);
-  return rows > 4 ? 4 : rows < 1 ? 1 : rows;
-}
-// Parts of such rows whose O a lane has on its way to be merged, of four registers each. Nothing of a tile is alive then
+// Parts of a row whose O a lane has on its way to be merged, of four registers each. Nothing of a tile is alive then
 // but what loads of the next one need. Fitted to compilations: of more ptxas loads the next while it adds these, and
 // spills. Codes leave fewer registers, but where eight rows are columns: of 26 parts 54 of 72 kinds of problems spilled
 // 4 to 12 bytes at head dim 128 where a warp has 32 keys, and of 16 beside few warps or more than 128 columns 4 to 56.

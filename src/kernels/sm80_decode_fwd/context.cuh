@@ -14,8 +14,8 @@ template <Traits T, Config C>
 struct SharedStorage {
   unsigned char stages[C.num_stages][stage_bytes(C, T)];
   unsigned char steps[step_slots(C)][kStepBytes];
-  unsigned char runs[step_slots(C) + kept_runs(C)][kRunBytes];
-  unsigned char flags[kFlagBytes];  // whether lengths are bad, whether this CTA merges (two), how many runs are kept
+  unsigned char runs[step_slots(C)][kRunBytes];
+  unsigned char flags[kFlagBytes];  // whether lengths are bad, whether this CTA merges
   unsigned char table[table_bytes(T)];
   unsigned char pages[pages_bytes(C, T)];
   unsigned char own_q[own_q_bytes(C, T)];
@@ -82,8 +82,6 @@ struct Context : tile::KernelExpressions<has_expression(T)>, tile::Marks {
   }
   FC_DEVICE static ptx::SharedAddress address_next_unit(int slot) { return address_run(slot) + 60; }
   FC_DEVICE static ptx::SharedAddress address_flags() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, flags); }
-  FC_DEVICE static ptx::SharedAddress address_merges(int i) { return address_flags() + 4 + 4 * i; }
-  FC_DEVICE static ptx::SharedAddress address_kept() { return address_flags() + 12; }
   FC_DEVICE static ptx::SharedAddress address_table() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, table); }
   FC_DEVICE static ptx::SharedAddress address_own_q() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, own_q); }
   FC_DEVICE static ptx::SharedAddress address_missing(int number) {
@@ -120,9 +118,8 @@ struct Context : tile::KernelExpressions<has_expression(T)>, tile::Marks {
     const ptx::Vector4 a = ptx::ld_shared_v4(address_step(number));
     return {int_of_bits(a.x), int_of_bits(a.y), int_of_bits(a.z), int_of_bits(a.w)};
   }
-  FC_DEVICE static Run read_run(const Step& step) { return read_run(step.run); }
-  FC_DEVICE static Run read_run(int slot) {
-    const ptx::SharedAddress at = address_run(slot);
+  FC_DEVICE static Run read_run(const Step& step) {
+    const ptx::SharedAddress at = address_run(step.run);
     const ptx::Vector4 a = ptx::ld_shared_v4(at), b = ptx::ld_shared_v4(at + 16), c = ptx::ld_shared_v4(at + 32),
                        d = ptx::ld_shared_v4(at + 48), e = ptx::ld_shared_v4(at + 64);
     return {a.x,

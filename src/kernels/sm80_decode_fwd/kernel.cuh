@@ -93,7 +93,6 @@ struct Kernel {
       ptx::st_shared_u32(context.address_next_unit(Context::kSlots - 1), shares.begin_of(ptx::ctaid_x()));
     }
     clear();
-    output.begin_cta(context);
     // The code that makes a step is long: once, it is in the instruction cache sooner.
 #pragma unroll 1
     for (int number = -1 - Context::kStages;; ++number) {
@@ -117,7 +116,6 @@ struct Kernel {
       output.finish(context, number, step);
       clear();
     }
-    output.end_cta(context);
     context.end_role();
   }
 };

@@ -65,7 +65,6 @@ struct PartsOfTile {
   }
   FC_DEVICE int own_slot() const { return first + own * stride + (own == 0 ? shift : 0); }
   FC_DEVICE bool has_groups() const { return count > kPartsAlone; }
-  FC_DEVICE Parts first_to_merge() const { return has_groups() ? of_group() : of_tile(); }
   // Each slot has two counters: of the group and of the tile whose first part lies there.
   FC_DEVICE Parts of_group() const {
     const int before = own / kPartsOfGroup * kPartsOfGroup;
@@ -134,66 +133,49 @@ struct Finish {
       }
     }
   }
-  // By one thread, when all have written: counts the CTA's part in. The flag says whether it was the last one.
-  FC_DEVICE void arrive(const Parts& parts, ptx::SharedAddress flag) const {
-    unsigned* counter = params.counters + parts.counter;
-    const bool is_last = ptx::atomic_add_global_acq_rel(counter, 1) == static_cast<unsigned>(parts.count) - 1;
-    if (is_last) ptx::st_global_u32(counter, 0);  // as the next launch wants it
-    ptx::st_shared_u32(flag, is_last);
-  }
-  static constexpr int kWarps = C.row_warps * C.key_warps;
-  // Where no warp has two rows, all that it has on its way is of one.
-  FC_DEVICE void merge(const Parts& parts) const {
-    if constexpr (merged_rows(C) > 1) {
-      if (rows() > kWarps) return merge_rows<merged_rows(C)>(parts);
+  // True in the CTA that is the last one to arrive.
+  FC_DEVICE bool arrive(const Parts& parts, ptx::SharedAddress flag) const {
+    ptx::bar_sync();  // all threads have written
+    if (ptx::tid_x() == 0) {
+      unsigned* counter = params.counters + parts.counter;
+      const bool is_last = ptx::atomic_add_global_acq_rel(counter, 1) == static_cast<unsigned>(parts.count) - 1;
+      if (is_last) ptx::st_global_u32(counter, 0);  // as the next launch wants it
+      ptx::st_shared_u32(flag, is_last);
     }
-    merge_rows<1>(parts);
+    ptx::bar_sync();
+    return ptx::ld_shared_u32(flag) != 0;
   }
-  // Four columns for each lane.
-  template <int kRowsAtOnce>
-  FC_DEVICE void merge_rows(const Parts& parts) const {
-    constexpr int kWords = part_bytes(C, T) / 4;
+  // A row for each warp, four columns for each lane.
+  FC_DEVICE void merge(const Parts& parts) const {
+    constexpr int kWarps = C.row_warps * C.key_warps, kWords = part_bytes(C, T) / 4;
     const PlacedParts<kFirstO, T.head_dim_v> placed = {part_address(parts.first), parts.stride * kWords,
                                                        parts.shift * kWords, parts.count};
     const int rows_here = tile::min_int(rows(), tile_rows(C));
 #pragma unroll 1
-    for (int first_row = C.key_warps * row_warp + key_warp; first_row < rows_here; first_row += kRowsAtOnce * kWarps) {
-      // Rows past the last one are that one again, and lanes past the last column do what the last one does, but for
-      // storing: a condition on each load would spill.
-      const auto row = [&](int r) { return tile::min_int(first_row + r * kWarps, rows_here - 1); };
-      MergedRow merged[kRowsAtOnce];
+    for (int of_row = C.key_warps * row_warp + key_warp; of_row < rows_here; of_row += kWarps) {
+      MergedRow merged;
 #pragma unroll 1
       for (int first = 0; first < T.head_dim_v; first += 128) {
+        // Lanes past the last column do what the last one does, but for storing: a condition on each load would spill.
         const int column = tile::min_int(first + 4 * lane, T.head_dim_v - 4);
-        placed.template merge<parts_at_once(C, T) / kRowsAtOnce>(merged, row, column, lane);
+        merged = placed.template merge<parts_at_once(C, T)>(of_row, column, lane);
         const bool is_own = column == first + 4 * lane;
-        if (!parts.are_tile) ptx::bar_warp_sync();  // all lanes have read what one of them writes
+        if (parts.are_tile) {
+          const Place place = place_of(of_row);
+          const float scale = end_row(place, merged.maximum, merged.total, is_own && column == 0);
+          if (!is_own) continue;
+          store_pair(place, column, merged.o[0] * scale, merged.o[1] * scale);
+          store_pair(place, column + 2, merged.o[2] * scale, merged.o[3] * scale);
+        } else {
+          ptx::bar_warp_sync();  // all lanes have read what one of them writes
+          if (!is_own) continue;
+          float* to = part_address(parts.first_slot()) + kFirstO + of_row * T.head_dim_v + column;
 #pragma unroll
-        for (int r = 0; r < kRowsAtOnce; ++r) {
-          if (first_row + r * kWarps < rows_here) end_merged(parts, merged[r], row(r), column, is_own);
+          for (int i = 0; i < 4; ++i) ptx::st_global_f32(to + i, merged.o[i]);
         }
       }
-      if (!parts.are_tile && lane == 0) {
-#pragma unroll
-        for (int r = 0; r < kRowsAtOnce; ++r) {
-          if (first_row + r * kWarps < rows_here)
-            write_state(part_address(parts.first_slot()), row(r), merged[r].maximum, merged[r].total);
-        }
-      }
-    }
-  }
-  // The lane's four columns of a row that has merged.
-  FC_DEVICE void end_merged(const Parts& parts, const MergedRow& merged, int of_row, int column, bool is_own) const {
-    if (parts.are_tile) {
-      const Place place = place_of(of_row);
-      const float scale = end_row(place, merged.maximum, merged.total, is_own && column == 0);
-      if (!is_own) return;
-      store_pair(place, column, merged.o[0] * scale, merged.o[1] * scale);
-      store_pair(place, column + 2, merged.o[2] * scale, merged.o[3] * scale);
-    } else if (is_own) {
-      float* to = part_address(parts.first_slot()) + kFirstO + of_row * T.head_dim_v + column;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) ptx::st_global_f32(to + i, merged.o[i]);
+      if (!parts.are_tile && lane == 0)
+        write_state(part_address(parts.first_slot()), of_row, merged.maximum, merged.total);
     }
   }
 

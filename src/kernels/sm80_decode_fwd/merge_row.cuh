@@ -1,8 +1,7 @@
 #pragma once
-// Rows of a tile, of which several CTAs have left parts in global memory, merged by one warp. What it waits for is
+// A row of a tile, of which several CTAs have left parts in global memory, merged by one warp. What it waits for is
 // latency: with one long sequence a tile has some fifty parts, and everybody has ended but the warps that merge. So
-// many loads are on their way at once, of all rows of the warp, and what a part counts for is found once by one lane,
-// for all columns.
+// many loads are on their way at once, and what a part counts for is found once by one lane, for all columns.
 
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
@@ -34,55 +33,30 @@ struct PlacedParts {
   FC_DEVICE float maximum(int part, int row) const { return ptx::ld_global_f32(state(part, row)); }
   FC_DEVICE float total(int part, int row) const { return ptx::ld_global_f32(state(part, row) + 1); }
 
-  // By the whole warp; of rows row(0), row(1), … the lane gets four columns from `column` on. Parts are weighed by the
-  // maximum of all of them and added in their order, so that the bits depend neither on kAtOnce nor on kRows. Maxima and
-  // sums are read once, beside the first columns: each time that they were read anew the warp waited for memory, four
-  // times before it had ended.
-  template <int kAtOnce, int kRows, class Row>
-  FC_DEVICE void merge(MergedRow (&merged)[kRows], const Row& row, int column, int lane) const {
+  // By the whole warp; the lane gets four columns from `column` on. Parts are weighed by the maximum of all of them and
+  // added in their order, so that the bits do not depend on kAtOnce. Maxima and sums are read once, beside the first
+  // columns: each time that they were read anew the warp waited for memory, four times before it had ended.
+  template <int kAtOnce>
+  FC_DEVICE MergedRow merge(int row, int column, int lane) const {
     static_assert(kAtOnce <= 32);
     constexpr int kHeld = 2;  // a lane's parts, from its own number on every 32nd, of which the first are in registers
-    float maxima[kRows][kHeld], sums[kRows][kHeld];
+    float maxima[kHeld], sums[kHeld];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int h = 0; h < kHeld; ++h) {
-        maxima[r][h] = ptx::negative_infinity(), sums[r][h] = 0.0f;
-        const int part = lane + 32 * h;
-        if (part < count) maxima[r][h] = maximum(part, row(r)), sums[r][h] = total(part, row(r));
-      }
+    for (int h = 0; h < kHeld; ++h) {
+      maxima[h] = ptx::negative_infinity(), sums[h] = 0.0f;
+      if (lane + 32 * h < count) maxima[h] = maximum(lane + 32 * h, row), sums[h] = total(lane + 32 * h, row);
     }
-    ptx::Vector4 words[kRows][kAtOnce];
+    ptx::Vector4 words[kAtOnce];
     const auto load = [&](int begin) {
+      const float* from = first + begin * stride + kFirstO + row * kColumns + column;
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float* from = first + begin * stride + kFirstO + row(r) * kColumns + column;
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          words[r][i] = {0, 0, 0, 0};
-          if (begin + i < count)
-            words[r][i] = ptx::ld_global_v4(i == 0 && begin == 0 ? from + shift : from + i * stride);
-        }
+      for (int i = 0; i < kAtOnce; ++i) {
+        words[i] = {0, 0, 0, 0};
+        if (begin + i < count) words[i] = ptx::ld_global_v4(i == 0 && begin == 0 ? from + shift : from + i * stride);
       }
     };
     load(0);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) weigh(merged[r], maxima[r], sums[r], row(r), lane);
-#pragma unroll 1
-    for (int begin = 0;;) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) add(merged[r], words[r], maxima[r], begin, row(r), lane);
-      begin += kAtOnce;
-      if (begin >= count) return;
-      load(begin);
-    }
-  }
-
- private:
-  // The row's maximum and sum. `maxima` become what the lane's parts count for.
-  template <int kHeld>
-  FC_DEVICE void weigh(MergedRow& merged, float (&maxima)[kHeld], const float (&sums)[kHeld], int row, int lane) const {
-    merged = {ptx::max(maxima[0], maxima[1]), 0.0f, {}};
+    MergedRow merged = {ptx::max(maxima[0], maxima[1]), 0.0f, {}};
 #pragma unroll 1
     for (int part = lane + 32 * kHeld; part < count; part += 32)
       merged.maximum = ptx::max(merged.maximum, maximum(part, row));
@@ -91,7 +65,7 @@ struct PlacedParts {
       merged.maximum = ptx::max(merged.maximum, ptx::shfl_bfly(merged.maximum, mask));
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
-      maxima[h] = tile::weight(maxima[h], merged.maximum);
+      maxima[h] = tile::weight(maxima[h], merged.maximum);  // what the part counts for, from here on
       merged.total = ptx::fma(maxima[h], sums[h], merged.total);
     }
 #pragma unroll 1
@@ -99,22 +73,23 @@ struct PlacedParts {
       merged.total = ptx::fma(tile::weight(maximum(part, row), merged.maximum), total(part, row), merged.total);
 #pragma unroll
     for (int mask = 1; mask < 32; mask *= 2) merged.total += ptx::shfl_bfly(merged.total, mask);
-  }
-  // Parts from `begin` on to O, each times what it counts for.
-  template <int kAtOnce, int kHeld>
-  FC_DEVICE void add(MergedRow& merged, const ptx::Vector4 (&words)[kAtOnce], const float (&weights)[kHeld], int begin,
-                     int row, int lane) const {
-    const int at = begin + lane;  // the part among those at hand whose weight the lane has
-    const float low = shfl_idx(weights[0], at % 32), high = shfl_idx(weights[1], at % 32);
-    float own = at < 32 ? low : high;
-    if (at >= 32 * kHeld) own = at < count ? tile::weight(maximum(at, row), merged.maximum) : 0.0f;
+#pragma unroll 1
+    for (int begin = 0;;) {
+      const int at = begin + lane;  // the part among those at hand whose weight the lane has
+      const float low = shfl_idx(maxima[0], at % 32), high = shfl_idx(maxima[1], at % 32);
+      float own = at < 32 ? low : high;
+      if (at >= 32 * kHeld) own = at < count ? tile::weight(maximum(at, row), merged.maximum) : 0.0f;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const float part = shfl_idx(own, i);
-      merged.o[0] = ptx::fma(part, ptx::float_of_bits(words[i].x), merged.o[0]);
-      merged.o[1] = ptx::fma(part, ptx::float_of_bits(words[i].y), merged.o[1]);
-      merged.o[2] = ptx::fma(part, ptx::float_of_bits(words[i].z), merged.o[2]);
-      merged.o[3] = ptx::fma(part, ptx::float_of_bits(words[i].w), merged.o[3]);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float part = shfl_idx(own, i);
+        merged.o[0] = ptx::fma(part, ptx::float_of_bits(words[i].x), merged.o[0]);
+        merged.o[1] = ptx::fma(part, ptx::float_of_bits(words[i].y), merged.o[1]);
+        merged.o[2] = ptx::fma(part, ptx::float_of_bits(words[i].z), merged.o[2]);
+        merged.o[3] = ptx::fma(part, ptx::float_of_bits(words[i].w), merged.o[3]);
+      }
+      begin += kAtOnce;
+      if (begin >= count) return merged;
+      load(begin);
     }
   }
 };

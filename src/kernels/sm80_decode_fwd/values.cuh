@@ -123,59 +123,14 @@ struct Output {
     }
     const PartsOfTile all = PartsOfTile::of<C>(run, context.dealer.shares());
     rest.write_part(all.own_slot(), state, o);
-    if constexpr (kept_runs(C) == 0) {
-      ptx::bar_sync();  // all threads have written
-      if (ptx::tid_x() == 0) rest.arrive(all.first_to_merge(), context.address_merges(0));
-      ptx::bar_sync();
-      merge(context, rest, all, context.address_merges(0));
-    } else if (ptx::tid_x() == 0) {
-      keep(context, run);
-    }
-  }
-
-  // --- the end of a CTA -----------------------------------------------------------------------------------------------
-  // To count a part in is a fence and an atomic operation that everybody would wait for, with a block or two of the next
-  // tile under way at the most. So CTAs do it when they have nothing left to load, for both parts at once. Before that
-  // few tiles have all of theirs: the part of their first keys is the last that its CTA computes.
-  FC_DEVICE static void begin_cta(const Context& context) {
-    if (kept_runs(C) > 0 && ptx::tid_x() == 0) ptx::st_shared_u32(context.address_kept(), 0);
-  }
-  FC_DEVICE static void keep(const Context& context, const Run& run) {
-    const int kept = int_of_bits(ptx::ld_shared_u32(context.address_kept()));
-    context.write_run(Context::kSlots + kept, run);
-    ptx::st_shared_u32(context.address_kept(), kept + 1);
-  }
-  FC_DEVICE void end_cta(Context& context) const {
-    if constexpr (kept_runs(C) == 0) return;
-    context.mark(Activity::kWaitPartner);
-    ptx::bar_sync();  // all threads have written
-    const int kept = int_of_bits(ptx::ld_shared_u32(context.address_kept()));
-    if (kept == 0) return;
-    if (const int own = ptx::tid_x(); own < kept) {
-      const Run run = context.read_run(Context::kSlots + own);
-      rest_of(context, run).arrive(PartsOfTile::of<C>(run, context.dealer.shares()).first_to_merge(),
-                                   context.address_merges(own));
-    }
-    ptx::bar_sync();
+    // Once, or of a group first: the code that merges is long, and exists once.
 #pragma unroll 1
-    for (int i = 0; i < kept; ++i) {
-      const Run run = context.read_run(Context::kSlots + i);
-      merge(context, rest_of(context, run), PartsOfTile::of<C>(run, context.dealer.shares()), context.address_merges(i));
-    }
-  }
-  // Where the flag says that the CTA was the last to arrive; of a group it then arrives for the tile. The code that
-  // merges is long, and exists once.
-  FC_DEVICE void merge(Context& context, const Finish<T, C>& rest, const PartsOfTile& all,
-                       ptx::SharedAddress flag) const {
-#pragma unroll 1
-    for (Parts parts = all.first_to_merge(); ptx::ld_shared_u32(flag) != 0; parts = all.of_tile()) {
+    for (Parts parts = all.has_groups() ? all.of_group() : all.of_tile();; parts = all.of_tile()) {
+      context.mark(Activity::kWaitPartner);
+      if (!rest.arrive(parts, context.address_flags() + 4)) return;
       context.mark(Activity::kEpilogue);
       rest.merge(parts);
       if (parts.are_tile) return;
-      context.mark(Activity::kWaitPartner);
-      ptx::bar_sync();  // all threads have written
-      if (ptx::tid_x() == 0) rest.arrive(all.of_tile(), flag);
-      ptx::bar_sync();
     }
   }
 };
