@@ -138,7 +138,7 @@ TEST(Dispatch, PrefillsEightBitsByWgmmaOnHopper) {
 // Pages of multiples of eight keys, which TMA loads; more than 16 rows are no decoding.
 TEST(Dispatch, DecodesPagesOnHopperByTma) {
   for (const char* id :
-       {"b64_h32_hk8_sq1_sk1024_d128_bf16_raggedrandom_page16", "b1_h32_hk8_sq1_sk16384_d128_bf16_raggedfull_page8",
+       {"b64_h32_hk8_sq1_sk1024_d128_bf16_raggedrandom_page16", "b1_h32_hk8_sq1_sk8192_d128_bf16_raggedfull_page8",
         "b8_h64_hk8_sq16_sk900_d64_bf16_causal_raggedfull_page64",
         "b2_h8_sq2_sk900_d128_fp16_causal_softcap5_alibi_sink_raggedhalving_page24"}) {
     for (const char* device : {"h100", "h200", "none"})
@@ -168,6 +168,41 @@ TEST(Dispatch, DealsKeysOutWhereFewCtasWouldReadThemAll) {
     EXPECT_EQ(choose("b1_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16", device).candidate.family->name(),
               "sm90_short_fwd");
   }
+}
+
+// Two CTAs of each of 132 SMs have a sequence's key head each, and nothing merges.
+TEST(Dispatch, DealsKeysOutWhereEachCtaHasATile) {
+  const DeviceInfo device = gpu("h200", "sm_90");
+  const auto grid_of = [&](const char* id) {
+    const auto choice = choose(id, device);
+    EXPECT_EQ(choice.candidate.family->name(), "sm80_decode_fwd") << id;
+    const PlacedProblem problem = PlacedProblem::parse(id);
+    const Program program =
+        choice.candidate.family->program(choice.candidate.config, problem, device.limits, make_layouts(problem));
+    return program.steps.at(0).launch.grid.x;
+  };
+  for (const char* group : {"h8", "h32_hk8", "h64_hk8", "h128_hk8"}) {
+    const auto id = [&](int batch, int keys) {
+      return fmt::format("b{}_{}_sq1_sk{}_d128_bf16_raggedfull_page16", batch, group, keys);
+    };
+    EXPECT_EQ(grid_of(id(32, 4096).c_str()), 256) << group;
+    EXPECT_EQ(grid_of(id(33, 1000).c_str()), 264) << group;
+    EXPECT_EQ(choose(id(32, 500).c_str(), device).candidate.family->name(), "sm90_short_fwd") << group;
+    EXPECT_NE(grid_of(id(34, 4096).c_str()), 272) << group;
+  }
+}
+
+// Nine to sixteen query rows: one CTA of eight warps where many share a tile.
+TEST(Dispatch, SixteenRowsGoByTheNumberOfTiles) {
+  const DeviceInfo device = gpu("h200", "sm_90");
+  const auto config = [&](const char* id) { return choose(id, device).candidate.print(); };
+  for (const char* id :
+       {"b1_h128_hk8_sq1_sk65536_d128_bf16_raggedfull_page16", "b2_h8_hk8_sq16_sk65536_d128_bf16_raggedfull_page16"})
+    EXPECT_NE(config(id).find("key_warps=8,block_n=128,num_stages=2,ctas_per_sm=1"), std::string::npos) << config(id);
+  EXPECT_NE(config("b64_h128_hk8_sq1_sk4096_d128_bf16_raggedfull_page16").find("num_stages=2,ctas_per_sm=3"),
+            std::string::npos);
+  EXPECT_NE(config("b32_h128_hk8_sq1_sk4096_d128_bf16_raggedfull_page16").find("num_stages=3,ctas_per_sm=2"),
+            std::string::npos);
 }
 
 // Functions of the user's own beside few rows, whatever the keys are: families for prefill do not split a row's keys.

@@ -1,5 +1,5 @@
 """First calls inside a CUDA graph capture, each in a fresh process: the capture survives, its replays are right, and so is
-PyTorch's generator afterwards. Needs PyTorch and a GPU; what the library asks of the driver is tested by tests/api/plan_test.cpp.
+PyTorch's generator afterwards. And captured calls with a BlockMask. Needs PyTorch and a GPU; what the library asks of the driver is tested by tests/api/plan_test.cpp.
 
 On a GPU machine: PYTHONPATH=<the unpacked wheel> python3 tests/python/torch_capture_test.py
 """
@@ -95,6 +95,68 @@ class CaptureTest(unittest.TestCase):
                     done = subprocess.run([sys.executable, __file__, "--child", api, mode], env={**os.environ, "FLASHCORE_CACHE": cache},
                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)  # fmt: skip
                     self.assertEqual(done.returncode, 0, done.stdout)
+
+
+class BlockMaskTest(unittest.TestCase):
+    """Documents of 100 to 400 rows, whose ids change between replays."""
+
+    def setUp(self):
+        import flashcore
+
+        make = torch.Generator("cuda").manual_seed(1)
+        self.q, self.k, self.v = (torch.randn(1, 4, 1024, 64, device="cuda", dtype=torch.bfloat16, generator=make) for _ in range(3))
+        self.ids, self.stream = torch.zeros(1, 1024, device="cuda", dtype=torch.int32), torch.cuda.Stream()
+        self.flashcore, self.blocks = flashcore, flashcore.BlockMask()
+
+    def draw(self, length):
+        self.ids.copy_(torch.arange(1024, device="cuda") // length)
+
+    def call(self):
+        return self.flashcore.attention(self.q, self.k, self.v, documents=self.ids, block_mask=self.blocks, stream=torch.cuda.current_stream().cuda_stream)
+
+    def assert_right(self, out, ids):
+        same = ids[:, None, :, None] == ids[:, None, None, :]
+        q, k, v = (x.double() for x in (self.q, self.k, self.v))
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=same)
+        self.assertLess(((out.double() - expected).norm() / expected.norm()).item(), BOUND[torch.bfloat16])
+
+    def captured(self, updates):
+        graph = torch.cuda.CUDAGraph()
+        self.draw(100)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self.stream):
+            self.call()  # makes the lists of this stream
+        torch.cuda.synchronize()
+        if updates:
+            self.blocks.update()
+        with torch.cuda.graph(graph, stream=self.stream):
+            first, second = self.call(), self.call()
+        return graph, first, second
+
+    def test_lists_are_made_at_each_replay_after_update(self):
+        graph, first, second = self.captured(updates=True)
+        for length in (100, 250, 400):
+            self.draw(length)
+            graph.replay()
+            torch.cuda.synchronize()
+            self.assert_right(first, self.ids)
+            self.assertTrue(torch.equal(first, second))
+
+    def test_without_update_a_graph_reads_the_lists_as_they_are(self):
+        graph, first, _ = self.captured(updates=False)
+        graph.replay()
+        torch.cuda.synchronize()
+        self.assert_right(first, self.ids)
+        self.draw(1024)  # one document, of which the lists show parts alone
+        graph.replay()
+        torch.cuda.synchronize()
+        with self.assertRaises(AssertionError):
+            self.assert_right(first, self.ids)
+
+    def test_a_capture_before_the_first_call_is_refused(self):
+        graph = torch.cuda.CUDAGraph()
+        with self.assertRaisesRegex(self.flashcore.Error, "captur"), torch.cuda.graph(graph, stream=self.stream):
+            self.call()
 
 
 if __name__ == "__main__":

@@ -21,12 +21,18 @@ constexpr int kInvariantKeys = 2048;      // of a part that is the same in every
 constexpr std::int64_t kFewUnitsOfSm = 32;
 constexpr std::int64_t kMostUnits = std::numeric_limits<int>::max();
 
-// Of `keys` keys each and so many rows, for all sequences and key heads.
-std::int64_t units_of(const Problem& problem, int rows, std::int64_t keys) {
-  const std::int64_t row_tiles = (problem.seqlen_q * problem.group_size() + rows - 1) / rows;
-  return problem.batch * problem.heads_kv * row_tiles *
-         std::max<std::int64_t>(1, (problem.seqlen_kv + keys - 1) / keys);
+// Of so many rows, for all sequences and key heads.
+std::int64_t tiles_of(const Problem& problem, int rows) {
+  return problem.batch * problem.heads_kv * ((problem.seqlen_q * problem.group_size() + rows - 1) / rows);
 }
+// Of `keys` keys each and so many rows.
+std::int64_t units_of(const Problem& problem, int rows, std::int64_t keys) {
+  return tiles_of(problem, rows) * std::max<std::int64_t>(1, (problem.seqlen_kv + keys - 1) / keys);
+}
+// Whether so many CTAs, or a few less, have a tile each. Where lengths are alike there are no parts to merge then: 32
+// sequences of 1,000 to 8,192 keys and eight key heads took 0.91 to 0.99 of the time that three CTAs to an SM took with
+// their parts (H200, results/h200/decode_configs.json).
+bool have_a_tile_each(std::int64_t tiles, std::int64_t ctas) { return tiles <= ctas && 16 * tiles >= 15 * ctas; }
 
 // K and V as codes, of a quantised cache or of 8-bit q.
 bool has_codes(const Problem& problem) { return problem.has_quantised_cache() || problem.is_8bit(); }
@@ -97,6 +103,9 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     auto config = first_valid(problem, limits);
     if (!config) throw_internal("sm80_decode_fwd has no default config for {}", problem.id());
+    const std::int64_t tiles = tiles_of(problem, sm80_decode_fwd::tile_rows(*config));
+    const bool two_have_tiles = have_a_tile_each(tiles, std::int64_t{2} * limits.multiprocessors);
+    if (!two_have_tiles) config = of_sixteen_rows(*config, tiles, problem, limits).value_or(*config);
     // Where SMs would idle a block is worth a merge: 513 keys of eight heads took 9.4 us dealt out by blocks, and 13.5
     // by four of them (H200, head dim 64).
     const std::int64_t units = units_of(problem, sm80_decode_fwd::tile_rows(*config), config->block_n);
@@ -104,7 +113,9 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
       config->min_blocks = 1;
     // Few blocks are dealt out to two CTAs of an SM, which leave fewer parts: of 4 to 32 of 64 keys to an SM they took
     // 0.92 to 0.99 of the time of three, of 48 and more 1.00 to 1.03 (H200, head dim 128).
-    if (config->ctas_per_sm == 3 && units <= kFewUnitsOfSm * limits.multiprocessors) config->ctas_per_sm = 2;
+    if (config->warp_rows == 8 && config->ctas_per_sm == 3 &&
+        (two_have_tiles || units <= kFewUnitsOfSm * limits.multiprocessors))
+      config->ctas_per_sm = 2;
     return values_of(*config);
   }
 
@@ -125,7 +136,9 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     const auto config = config_from<DecodeConfig>(values);
     const std::int64_t units =
         units_of(problem, sm80_decode_fwd::tile_rows(config), config.split_keys ? config.split_keys : config.block_n);
-    const std::int64_t ctas = std::min(static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm, units);
+    std::int64_t ctas = std::min(static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm, units);
+    const std::int64_t tiles = tiles_of(problem, sm80_decode_fwd::tile_rows(config));
+    if (config.split_keys == 0 && have_a_tile_each(tiles, ctas)) ctas = tiles;
     DecodeParams params{};
     params.problem = make_forward_params(problem, layouts);
     params.group_size = static_cast<int>(problem.group_size());
@@ -204,6 +217,22 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
            2 * problem.batch * problem.heads_q <= limits.multiprocessors;
   }
 
+  // Nine to sixteen query rows on keys of 16 bits. Tiles that many CTAs share merge sixteen rows of each part: eight
+  // warps of one CTA to an SM took 0.81 to 0.98 of the time of three CTAs where tiles were up to 24 (one to three
+  // sequences, eight key heads; 1.02 at one of 66), and beyond them three CTAs 0.88 to 0.98 of that of two with three
+  // stages (H200, head dim 128, results/h200/decode_configs.json).
+  static std::optional<DecodeConfig> of_sixteen_rows(DecodeConfig config, std::int64_t tiles, const Problem& problem,
+                                                     const DeviceLimits& limits) {
+    const bool timed = limits.arch == 90 && std::min(problem.head_dim, problem.head_dim_v) > 64;
+    if (!timed || has_codes(problem) || sm80_decode_fwd::tile_rows(config) != 16 ||
+        problem.seqlen_q * problem.group_size() <= 8)
+      return std::nullopt;
+    config.num_stages = 2;
+    if (5 * tiles <= limits.multiprocessors) config.key_warps = 8, config.block_n = 128, config.ctas_per_sm = 1;
+    else config.ctas_per_sm = 3;
+    if (!is_valid(config, problem, limits)) return std::nullopt;
+    return config;
+  }
   // Up to eight query rows. On an H100 a quantised cache took 0.85 to 0.99 of the time of 16 rows. More CTAs of int4
   // are faster, 0.95 at 64 sequences of 4,096 keys in pages of heads, but where their parts have to be merged: 1.1 at
   // one sequence of 32,768.
