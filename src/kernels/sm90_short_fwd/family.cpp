@@ -34,8 +34,8 @@ constexpr double kNoSooner = 1.01;  // models are no better
 // sequences and eight key heads on an H200, with up to eight rows and with more. With one key head it is 27 us less,
 // which nothing here knows.
 constexpr double kMergesSoonerUs = 2.6, kManyRowsMergeSoonerUs = 7.2;
-// Where two CTAs of each SM have a tile of their own nothing merges: 0.98 to 1.00 of the time at 1,000 keys, 1.00 to 1.02
-// at 4,096 and 8,192 (the same H200). Of fewer keys no time was taken since.
+// Where two CTAs of each SM have a tile of their own nothing merges: 0.98 to 1.00 of the time at 1,000 keys, 1.00
+// to 1.02 at 4,096 and 8,192 (the same H200). Of fewer keys no time was taken since.
 constexpr std::int64_t kKeysOfATile = 1000;
 
 struct Tiles {
@@ -113,10 +113,10 @@ class Sm90ShortForward final : public GpuFamily<Config> {
   }
 
   // Whether a sequence's own CTAs, a cluster at the most, leave so much of the SMs or of DRAM's rate unused that keys
-  // dealt out evenly are sooner done. Of eight key heads that is one sequence of 65,536 keys on an H200 (0.81 to 0.88 of
-  // the time), and with up to eight rows one and two of 16,384 (0.92 to 1.01, 0.84 to 0.89;
-  // results/h200/decode_configs.json). The slower DRAM of an H100 leaves less to gain there. Of more rows than 16 no time
-  // was taken.
+  // dealt out evenly are sooner done. Of eight key heads that is one sequence of 65,536 keys on an H200 (0.81 to 0.88
+  // of the time), and with up to eight rows one and two of 16,384 (0.92 to 1.01, 0.84 to 0.89;
+  // results/h200/decode_configs.json). The slower DRAM of an H100 leaves less to gain there. Of more rows than 16 no
+  // time was taken.
   static bool idles(const Config& config, const Problem& problem, const DeviceLimits& limits) {
     const std::int64_t packed = problem.seqlen_q * problem.group_size();
     if (packed > kMostTimedRows) return false;
