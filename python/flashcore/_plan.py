@@ -354,6 +354,19 @@ def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, windo
     return cached(key, make)
 
 
+def without_memory(device: str, dtype: str, shape: tuple[int, ...]) -> View:
+    """Of a contiguous array that nobody has made."""
+    return View("none", device, dtype, shape, _arrays._contiguous(shape), 0, None)
+
+
+def require_accepted(q: View, k: View, v: View, functions: _functions.Functions) -> None:
+    """The Error with which the library refuses such a call, if it does. Compiles nothing."""
+    sizes = _Sizes(q, k, v, "bhsd")
+    o = without_memory(q.device, _factors.output_dtype(q.dtype), sizes.output_shape(sizes.head_dim_v))
+    problem = _make_problem(sizes, q, k, v, o, 0, _NO_WINDOW, 0, None, _alignment(q, k, v, o), None, _factors.NONE, _scores.PLAIN, functions)
+    _library.check(_library.library().fc_explain(_library.context(q.device), ctypes.byref(problem), None, 0, ctypes.c_size_t()))
+
+
 def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale: float | None = None, layout: str = "bhsd",
          candidate: str | None = None, window: Any = None, window_alignment: str | None = None, scaling: str | None = None,
          softcap: float | None = None, alibi: str | None = None, sink: bool = False, score: str | None = None, mask: Any = None,
@@ -369,8 +382,7 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
     views = [_arrays.view(q, "q"), *(_arrays.cache_view(x, role, None, kv_dtype) for x, role in ((k, "k"), (v, "v")))]
     if out is None:
         sizes = _Sizes(*views, layout, v_layout)
-        shape = sizes.output_shape(sizes.head_dim_v)
-        o = View("none", views[0].device, _factors.output_dtype(views[0].dtype), shape, _arrays._contiguous(shape), 0, None)
+        o = without_memory(views[0].device, _factors.output_dtype(views[0].dtype), sizes.output_shape(sizes.head_dim_v))
     else:
         o = _arrays.output(out, "out")
     return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[1].dtype),

@@ -13,6 +13,7 @@ from . import _library, _plan, _torch_launch
 from ._torch_counters import pass_on
 from ._torch_flex_lists import lists_of
 from ._torch_flex_operator import CAN_RECORD, attend_compiled, operand
+from ._torch_flex_sizes import Accepted, accepted, are_within, note_sizes, noted
 from ._torch_reasons import GRADIENT, why_not_now, why_not_of
 from ._torch_trace import Untraceable, trace
 
@@ -43,13 +44,13 @@ def _functions(device: torch.device, score_mod: Optional[Callable[..., Any]], ma
 
 
 @torch.compiler.assume_constant_result
-def _why_untraceable(device: torch.device, score_mod: Optional[Callable[..., Any]], mask_mod: Optional[Callable[..., Any]]) -> Optional[str]:
+def _accepted(device: torch.device, score_mod: Optional[Callable[..., Any]], mask_mod: Optional[Callable[..., Any]]) -> Accepted:
     """Asked when torch.compile records a call, which records the functions as well and so notices when they change."""
+    asked = noted()
     try:
-        _functions(device, score_mod, mask_mod)
+        return accepted(asked, device, _functions(device, score_mod, mask_mod).given)
     except Untraceable as why:
-        return str(why)
-    return None
+        return str(why), None
 
 
 def _why_not(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: Optional[float], enable_gqa: bool, return_lse: bool,
@@ -77,7 +78,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
         key, value: [batch, heads_kv, length_kv, dim]; fewer heads than the query's need enable_gqa.
         score_mod: a function (score, b, h, q_idx, kv_idx) of scalar tensors. It is recorded once, with the tensors that it reads,
             which are read anew at each call; scores are float32 whatever the query's dtype is. torch.compile records it as a part of
-            its graph, without a break, and again when it changes.
+            its graph, without a break, and again when it changes, or when dynamic lengths reach those at which it may divide by zero.
         block_mask: of create_block_mask. Its function is recorded as well, and counts alone: flashcore finds the blocks itself. On a GPU
             the first call with a BlockMask lists them, and the others read that, as long as PyTorch counts no write to a tensor that the
             function reads (`_version`). It does not count writes through `.data`, NumPy or a storage, by torch.distributed, by kernels of
@@ -95,7 +96,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
 
     Recorded are arithmetic, comparisons, conditions (& | ^ ~, and products and sums of them), where, minimum, maximum, clamp, relu, abs, exp, exp2, log, log2, tanh, sqrt, rsqrt,
     sigmoid, powers 0.5, 2 and 3 of floats, and elements of tensors. Other functions (sin, erf, masked_fill, floor, ...), operations on the bits of ints, branches on values,
-    arithmetic on floats of 16 bits and any of 64 (give such a tensor as float32, converted outside of score_mod), tensors or inputs that require a gradient, and the row maxima that return_aux may ask for go to PyTorch's
+    arithmetic on floats of 16 bits and any of 64 (give such a tensor as float32, converted outside of score_mod), divisions that may be by zero and indices that may leave their tensor at the call's sizes,
+    tensors or inputs that require a gradient, and the row maxima that return_aux may ask for go to PyTorch's
     flex_attention, uncompiled unless the call is compiled, with a `flashcore.Note` the first time that says why.
     """
     if torch.compiler.is_compiling() and CAN_RECORD:
@@ -136,7 +138,9 @@ def _compiled(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Cal
     why = _why_not(query, key, value, block_mask, scale, enable_gqa, return_lse, return_aux)
     mask_mod = None if block_mask is None else block_mask.mask_mod
     if why is None:
-        why = _why_untraceable(query.device, score_mod, mask_mod)
+        note_sizes(query, key, value)
+        why, most = _accepted(query.device, score_mod, mask_mod)
+        are_within(query, key, most)  # they are: what counts is that the sizes were compared
     if why is not None:
         pass_on(why)
         return pytorch.flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux=return_aux)

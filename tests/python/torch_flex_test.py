@@ -13,6 +13,7 @@ ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().pare
 sys.path.insert(0, str(ROOT / "python"))
 import flashcore.torch as ft  # noqa: E402
 from flashcore._torch_trace import Untraceable, trace  # noqa: E402
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, or_masks  # noqa: E402
 from torch.nn.attention.flex_attention import flex_attention as pytorch  # noqa: E402
 
@@ -345,6 +346,47 @@ class FlexTest(unittest.TestCase):
             self.assertIn("gradient", next(iter(ft.counters()["passed_on"])))
         with self.assertRaisesRegex(RuntimeError, "requires a gradient"):
             torch.ops.flashcore.flex_attention(q.requires_grad_(), k, v, "s * 2", "", [], [], [])
+
+    def reason(self, call, *args):
+        """Why PyTorch computes it."""
+        ft.reset_counters()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.testing.assert_close(call(*args), pytorch(*args), atol=2e-5, rtol=2e-5, equal_nan=True)
+        self.assertEqual(ft.counters()["computed"], 0)
+        (why,) = ft.counters()["passed_on"]
+        return why
+
+    def test_compiled_what_the_sizes_refuse_is_pytorchs_for_the_same_reason(self):
+        short = torch.rand(ROWS)
+        refused = {
+            "may divide by 0": (lambda s, b, h, i, j: s + 1 / (i - j), None),
+            "keep it in the shape": (lambda s, b, h, i, j: s + short[i * i - i * i + i], None),
+            "in the mask": (None, block_mask(lambda b, h, i, j: 1 / (j - i) < 0.5)),
+        }
+        for words, functions in refused.items():
+            for dynamic in (False, True):
+                with self.subTest(words, dynamic=dynamic):
+                    torch._dynamo.reset()
+                    compiled = torch.compile(lambda *x: ft.flex_attention(*x), backend="aot_eager", fullgraph=True, dynamic=dynamic)
+                    why = self.reason(compiled, *inputs(), *functions)
+                    self.assertIn(words, why)
+                    self.assertEqual(why, self.reason(ft.flex_attention, *inputs(), *functions))
+
+    def test_compiled_open_lengths_are_bounded_where_a_function_is(self):
+        """Of three compilations one is of fixed lengths, one of open ones, and one of those that the library refuses."""
+        behind = torch.rand(HEADS, 300)
+        for score, compilations in ((lambda s, b, h, i, j: s + 1 / (i - j - 100), 3), (lambda s, b, h, i, j: s + behind[h, i], 2), (SCORES["softcap"], 2)):
+            torch._dynamo.reset()
+            ft.reset_counters()
+            counted = CompileCounterWithBackend("aot_eager")
+            compiled = torch.compile(lambda *x: ft.flex_attention(*x), backend=counted, fullgraph=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for rows in (24, 50, 70, 200, 290):
+                    args = *inputs(rows=rows), score
+                    torch.testing.assert_close(compiled(*args), pytorch(*args), atol=2e-5, rtol=2e-5, equal_nan=True)
+            self.assertEqual((counted.frame_count, ft.counters()["computed"]), (compilations, 3 if compilations == 3 else 5))
 
     def test_opcheck(self):
         q, k, v = inputs()
