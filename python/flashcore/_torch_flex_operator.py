@@ -185,6 +185,9 @@ def attend_compiled(q: Tensor, k: Tensor, v: Tensor, score_mod: Optional[Callabl
         made = (function(*own).clone() for function, own in ((score_mod, (s, b, h, i, j)), (mask_mod, (b, h, i, j))) if function is not None)
         return *_example(q, v, return_lse), used, *made
 
+    # A tensor that is given twice would be one input of the graph, which has to have three.
+    k = k.view_as(k) if k is q else k
+    v = v.view_as(v) if v is q or v is k else v
     zero, index = torch.zeros(1, device=q.device), torch.zeros(1, dtype=torch.int64, device=q.device)
     how = functools.partial(_run, has=(score_mod is not None, mask_mod is not None), scale=scale, return_lse=return_lse)
     with TransformGetItemToIndex():

@@ -282,6 +282,12 @@ class FlexTest(unittest.TestCase):
         self.assert_compiled(*inputs(), backends=("eager", "aot_eager"))
         self.assert_compiled(*inputs(), SCORES["bias"], block_mask(MASKS["documents"], BATCH), dynamic=True)
 
+    def test_compiled_a_tensor_that_is_given_twice(self):
+        q, k, v = inputs(rows=KEYS)
+        for args in ((q, k, k), (q, q, v), (q, k, q), (q, q, q)):
+            for dynamic in (False, True):
+                self.assert_compiled(*args, SCORES["alibi"], dynamic=dynamic)
+
     def test_full_blocks_and_masks_of_batch_entries_and_heads(self):
         """Blocks of 128 of which some are full, where PyTorch's kernels ask no function."""
         q, k, v = inputs(rows=384, keys=384)
