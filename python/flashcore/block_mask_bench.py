@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default=None, help='"cuda:0" or "cpu"; default: the GPU if PyTorch sees one')
     parser.add_argument("--problems", type=lambda text: text.split(","), default=list(PROBLEMS), metavar="NAME,...", help=", ".join(PROBLEMS))
     parser.add_argument("--rounds", type=int, default=30, help="samples of each kind of call")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the data and the order of samples (default: %(default)s)")
     parser.add_argument("--json", type=pathlib.Path, help="where the samples go")
     options = parser.parse_args(argv)
     unknown = [name for name in options.problems if name not in PROBLEMS]

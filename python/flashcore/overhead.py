@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flashcore.overhead", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: a GPU if there is one")
     parser.add_argument("--problem", default="b1_h8_s512_d64_fp16", help="default: %(default)s")
-    parser.add_argument("--batches", type=int, default=50)
+    parser.add_argument("--batches", type=int, default=50, help="samples of each way of calling, of many calls each (default: %(default)s)")
     parser.add_argument("--c", metavar="PROGRAM", help="examples/overhead.c, built: measures from C too")
     parser.add_argument("--json", help="also write the results there")
     options = parser.parse_args(argv)

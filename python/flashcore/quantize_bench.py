@@ -216,9 +216,9 @@ def main(argv: list[str] | None = None) -> int:
                         default=[Shape(8, 16, 16, 2048, 128), Shape(1, 32, 8, 16384, 128), Shape(1, 32, 32, 16384, 64), Shape(1, 8, 8, 16384, 256)],
                         help="as b8_h16_hk16_s2048_d128")  # fmt: skip
     parser.add_argument("--ways", type=lambda text: text.split(";"), default=list(WAYS), metavar="WAY;...", help="; ".join(WAYS))
-    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="of what is quantised (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=20, help="samples of each party")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the data and the order of samples (default: %(default)s)")
     parser.add_argument("--json", type=pathlib.Path, help="where the samples go")
     options = parser.parse_args(argv)
     unknown = [way for way in options.ways if way not in WAYS]

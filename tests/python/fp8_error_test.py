@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2])) / "python"))
-from flashcore import fp8_error  # noqa: E402
+from flashcore import block_mask_bench, cache_error, decode_sweep, fp8_error, model, overhead, quantize_bench  # noqa: E402
 
 SMALL = ["--rows", "48", "--keys", "384", "--head-dim", "64"]
 
@@ -23,6 +23,16 @@ def run(*arguments):
         except SystemExit as stopped:
             code = stopped.code
     return code, out.getvalue()
+
+
+class HelpTest(unittest.TestCase):
+    def test_each_option_of_a_measuring_program_is_explained(self):
+        for program in (block_mask_bench, cache_error, decode_sweep, fp8_error, model, overhead, quantize_bench):
+            out = io.StringIO()
+            with self.subTest(program=program.__name__), contextlib.redirect_stdout(out), self.assertRaises(SystemExit):
+                program.main(["--help"])
+            options = {block.split()[0]: " ".join(block.split()) for block in out.getvalue().split("\n  --")[1:]}
+            self.assertEqual([name for name, told in options.items() if len(told.split()) < 3], [])
 
 
 class Fp8ErrorTest(unittest.TestCase):
