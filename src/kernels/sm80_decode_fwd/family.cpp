@@ -29,13 +29,15 @@ std::int64_t tiles_of(const Problem& problem, int rows) {
 std::int64_t units_of(const Problem& problem, int rows, std::int64_t keys) {
   return tiles_of(problem, rows) * std::max<std::int64_t>(1, (problem.seqlen_kv + keys - 1) / keys);
 }
-// Whether so many CTAs, or a few less, have a tile each. Where lengths are alike there are no parts to merge then: 32
-// sequences of 1,000 to 8,192 keys and eight key heads took 0.91 to 0.99 of the time that three CTAs to an SM took with
-// their parts (H200, results/h200/decode_configs.json).
-bool have_a_tile_each(std::int64_t tiles, std::int64_t ctas) { return tiles <= ctas && 16 * tiles >= 15 * ctas; }
-
 // K and V as codes, of a quantised cache or of 8-bit q.
 bool has_codes(const Problem& problem) { return problem.has_quantised_cache() || problem.is_8bit(); }
+
+// Whether so many CTAs, or a few less, have a tile each. Where lengths are alike there are no parts to merge then: 32
+// sequences of 1,000 to 8,192 keys and eight key heads took 0.91 to 0.99 of the time that three CTAs to an SM took with
+// their parts (H200, pages of 16 bits, results/h200/decode_configs.json). Nothing else was timed.
+bool have_a_tile_each(const Problem& problem, std::int64_t tiles, std::int64_t ctas) {
+  return problem.paged() && !has_codes(problem) && tiles <= ctas && 16 * tiles >= 15 * ctas;
+}
 
 sm80_decode_fwd::Units units_of_strides(Operand operand, const TensorLayout& layout, DType dtype, bool has_batches) {
   const std::int64_t of_unit = 16 * 8 / bits_of(dtype);  // elements
@@ -104,7 +106,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     auto config = first_valid(problem, limits);
     if (!config) throw_internal("sm80_decode_fwd has no default config for {}", problem.id());
     const std::int64_t tiles = tiles_of(problem, sm80_decode_fwd::tile_rows(*config));
-    const bool two_have_tiles = have_a_tile_each(tiles, std::int64_t{2} * limits.multiprocessors);
+    const bool two_have_tiles = have_a_tile_each(problem, tiles, std::int64_t{2} * limits.multiprocessors);
     if (!two_have_tiles) config = of_sixteen_rows(*config, tiles, problem, limits).value_or(*config);
     // Where SMs would idle a block is worth a merge: 513 keys of eight heads took 9.4 us dealt out by blocks, and 13.5
     // by four of them (H200, head dim 64).
@@ -138,7 +140,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
         units_of(problem, sm80_decode_fwd::tile_rows(config), config.split_keys ? config.split_keys : config.block_n);
     std::int64_t ctas = std::min(static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm, units);
     const std::int64_t tiles = tiles_of(problem, sm80_decode_fwd::tile_rows(config));
-    if (config.split_keys == 0 && have_a_tile_each(tiles, ctas)) ctas = tiles;
+    if (config.split_keys == 0 && have_a_tile_each(problem, tiles, ctas)) ctas = tiles;
     DecodeParams params{};
     params.problem = make_forward_params(problem, layouts);
     params.group_size = static_cast<int>(problem.group_size());
@@ -224,7 +226,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   static std::optional<DecodeConfig> of_sixteen_rows(DecodeConfig config, std::int64_t tiles, const Problem& problem,
                                                      const DeviceLimits& limits) {
     const bool timed = limits.arch == 90 && std::min(problem.head_dim, problem.head_dim_v) > 64;
-    if (!timed || has_codes(problem) || sm80_decode_fwd::tile_rows(config) != 16 ||
+    if (!timed || !problem.paged() || has_codes(problem) || sm80_decode_fwd::tile_rows(config) != 16 ||
         problem.seqlen_q * problem.group_size() <= 8)
       return std::nullopt;
     config.num_stages = 2;

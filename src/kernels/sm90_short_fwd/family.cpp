@@ -36,7 +36,7 @@ constexpr double kNoSooner = 1.01;  // models are no better
 constexpr double kMergesSoonerUs = 2.6, kManyRowsMergeSoonerUs = 7.2;
 // Where two CTAs of each SM have a tile of their own nothing merges: 0.98 to 1.00 of the time at 1,000 keys, 1.00
 // to 1.02 at 4,096 and 8,192 (the same H200). Of fewer keys no time was taken since.
-constexpr std::int64_t kKeysOfATile = 1000;
+constexpr std::int64_t kFewKeysOfATile = 1000, kManyKeysOfATile = 4096;
 
 struct Tiles {
   std::int64_t rows;      // tiles of query positions
@@ -121,7 +121,8 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     const std::int64_t packed = problem.seqlen_q * problem.group_size();
     if (packed > kMostTimedRows) return false;
     const std::int64_t tiles = tiles_of(config, problem).clusters, sms = limits.multiprocessors;
-    if (tiles <= 2 * sms && 16 * tiles >= 30 * sms) return problem.seqlen_kv >= kKeysOfATile;
+    if (tiles <= 2 * sms && 16 * tiles >= 30 * sms)
+      return problem.seqlen_kv >= kFewKeysOfATile && problem.seqlen_kv < kManyKeysOfATile;
     if (tiles > sms + sms / 16) return false;
     if (tiles > sms) return problem.seqlen_kv >= (packed <= kFewRows ? 2048 : 4096);
     return sm90_short_fwd::dealt_out_us(problem, limits) -
