@@ -27,6 +27,11 @@ static void fill(float* values, int count, unsigned seed) {
   }
 }
 
+/* The larger of two differences. One that is NaN is infinite: fmax would forget it. */
+static double larger(double worst, double difference) {
+  return isfinite(difference) ? fmax(worst, difference) : INFINITY;
+}
+
 /* The largest difference to softmax(q k^T / sqrt(dim)) v, row i seeing keys 0..i. */
 static double worst_difference(void) {
   double worst = 0;
@@ -43,9 +48,9 @@ static double worst_difference(void) {
       for (int d = 0; d < kDim; ++d) {
         double value = 0;
         for (int key = 0; key <= row; ++key) value += score[key] / sum * v[(head_kv * kRows + key) * kDim + d];
-        worst = fmax(worst, fabs(value - o[(head * kRows + row) * kDim + d]));
+        worst = larger(worst, fabs(value - o[(head * kRows + row) * kDim + d]));
       }
-      worst = fmax(worst, fabs(log(sum) - lse[head * kRows + row]));
+      worst = larger(worst, fabs(log(sum) - lse[head * kRows + row]));
     }
   }
   return worst;
