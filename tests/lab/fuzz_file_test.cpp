@@ -143,8 +143,9 @@ FuzzRun asked_for(std::int64_t cases) {
 }
 
 TEST(FuzzAgain, KeepsWhatPassedAndHasNotChanged) {
-  json file = fuzz_json(run_of(10));
-  file["results"][3]["ended"] = "incorrect";
+  FuzzRun earlier = run_of(10);
+  earlier.rows[6].ended = Ended::kIncorrect;  // case 3
+  json file = fuzz_json(earlier);
   file["results"][5]["data_seed"] = 1;  // drawn otherwise
   FuzzRun run = asked_for(8);
   keep_what_has_not_changed(sealed(file), "file", run);
@@ -180,18 +181,67 @@ TEST(FuzzAgain, ItsFileIsOfAllSessions) {
   EXPECT_FALSE(verify_fuzz_file(sealed(file)).fresh);
 }
 
-TEST(FuzzAgain, RefusesAnotherRunsFile) {
-  const auto why = [](const std::function<void(json&)>& edit, bool seal_it = true) -> std::string {
-    json file = sealed(fuzz_json(run_of(4)));
-    edit(file);
-    FuzzRun run = asked_for(4);
-    try {
-      keep_what_has_not_changed(seal_it ? sealed(file) : file, "f.json", run);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
+// Why the file of a run is not taken over after an edit; "": it is.
+std::string why(const std::function<void(json&)>& edit, bool seal_it = true) {
+  json file = sealed(fuzz_json(run_of(4)));
+  edit(file);
+  FuzzRun run = asked_for(4);
+  try {
+    keep_what_has_not_changed(seal_it ? sealed(file) : file, "f.json", run);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(FuzzAgain, RefusesWhatVerifyCallsWrong) {
+  const json session = {{"measured_at", "2026-11-30T04:00:00.000Z"},
+                        {"cases", 4},
+                        {"seconds", {{"wall", 2}, {"trials", {{"device", 1}, {"host", 2}}}}}};
+  json less = session, more = session;
+  less["cases"] = -5, more["cases"] = 9;
+  struct Edit {
+    std::function<void(json&)> edit;
+    const char* says;
   };
+  const std::vector<Edit> edits = {
+      {[](json& f) { f["results"][1]["share_of_bound"] = 5.0; },
+       "'f.json' does not hold together: case 1: it passed, and its error is 5.0 of its bound. Give a file as check "
+       "--fuzz --json wrote it, or leave --again out"},
+      {[](json& f) { f["results"][1]["share_of_bound"] = -1; }, "case 1: it passed, and its error is -1 of its bound"},
+      {[](json& f) { f["results"][1]["share_of_bound"] = 1e308; },
+       "case 1: it passed, and its error is 1e+308 of its bound"},
+      {[](json& f) { f["results"][1].erase("share_of_bound"); }, "its error is null of its bound"},
+      {[](json& f) { f["sessions"] = json::object(); }, "\"sessions\" is {}, and no list"},
+      {[&](json& f) {
+         f["sessions"] = {{"a", session}};
+       },
+       "\"sessions\" is {\"a\""},
+      {[](json& f) { f["sessions"] = json::array(); }, "its last session is not of the time"},
+      {[](json& f) {
+         f["sessions"] = json::array({{{"cases", -5}}});
+       },
+       "'f.json' cannot be read as"},
+      {[&](json& f) {
+         f["sessions"] = json::array({more, less});
+       },
+       "a session of it tried -5 cases"},
+      {[](json& f) { f["results"][2]["problem"] = "b1_x9"; }, "'f.json' cannot be read as"},
+      {[](json& f) { f["results"][2]["ended"] = "triumphant"; }, "'f.json' cannot be read as"},
+      {[](json& f) { f["results"] = json::array(); }, "'f.json' cannot be read as"},
+      {[](json& f) { f["device"] = json::object(); }, "'f.json' cannot be read as"},
+      {[](json& f) { f.erase("device"); }, "'f.json' cannot be read as"},
+      {[](json& f) { f["device"].erase("id"); }, "'f.json' cannot be read as"},
+      {[](json& f) { f["passed"] = 3; }, "it counts 3 passed, and its rows give 4"},
+  };
+  for (const Edit& each : edits) {
+    const std::string said = why(each.edit);
+    EXPECT_NE(said.find(each.says), std::string::npos) << each.says << ", not: " << said;
+    EXPECT_EQ(said.rfind("'f.json'", 0), 0u) << said;
+  }
+}
+
+TEST(FuzzAgain, RefusesAnotherRunsFile) {
   EXPECT_EQ(why([](json&) {}), "");
   EXPECT_NE(why([](json& f) { f["seed"] = 12; }).find("another seed (12, and this run has 11)"), std::string::npos);
   EXPECT_NE(why([](json& f) { f["family"] = "cpu_fwd"; }).find("family (cpu_fwd, and this run has none)"),

@@ -9,6 +9,7 @@
 #include "core/foreign_text.h"
 #include "lab/record/digest.h"
 #include "lab/verify/by_family.h"
+#include "lab/verify/judged_file.h"
 #include "lab/verify/row_facts.h"
 
 namespace flashcore {
@@ -70,6 +71,16 @@ void expect_run_like(const json& document, const std::string& origin, const Fuzz
   expect_same_limits(origin, document.at("device").at("limits"), device.at("limits"));
 }
 
+// A run writes what it takes over as its own.
+void expect_sound(const json& document, const std::string& origin) {
+  const Verification audit = judge_by_schema(document, origin, {{kFuzzSchema, verify_fuzz_file}});
+  if (audit.wrong.empty()) return;
+  throw_bad_input(
+      "'{}' does not hold together: {}{}. Give a file as check --fuzz --json wrote it, or leave --again out",
+      excerpt(origin), audit.wrong.front(),
+      audit.wrong.size() == 1 ? "" : fmt::format(" (and {} more)", audit.wrong.size() - 1));
+}
+
 void keep(const json& document, FuzzRun& run) {
   const std::vector<const Family*> families = families_to_fuzz(run.device.limits, run.family);
   const FuzzLimits limits = fuzz_limits(run.device.limits, run.kinds);
@@ -94,6 +105,7 @@ void keep_what_has_not_changed(const json& document, const std::string& origin, 
     if (text_in(document, "schema") != kFuzzSchema)
       throw_bad_input("'{}' is no file of check --fuzz --json", excerpt(origin));
     expect_run_like(document, origin, run);
+    expect_sound(document, origin);
     keep(document, run);
   } catch (const json::exception& e) {
     throw_bad_input("'{}' cannot be read as a file of check --fuzz --json: {}", excerpt(origin), e.what());

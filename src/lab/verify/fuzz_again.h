@@ -10,7 +10,8 @@ namespace flashcore {
 
 // The rows of an earlier run that passed, whose cases `run` draws alike, and whose family's kernels are compiled and
 // launched as they were. They were judged by the bounds of their day. `run` is what was asked for; it gets the rows and
-// the sessions. Error kBadInput if the file is edited, or of another seed, device, family or kinds of problems.
+// the sessions. Error kBadInput, with the file's name, if the file is edited, is WRONG to `flashcore verify`, or is of
+// another seed, device, family or kinds of problems.
 void keep_what_has_not_changed(const nlohmann::json& document, const std::string& origin, FuzzRun& run);
 
 }  // namespace flashcore

@@ -139,7 +139,10 @@ class FuzzAudit {
   void expect_sessions() {
     const std::vector<FuzzSession> sessions = sessions_of(document_);
     std::int64_t tried = 0;
-    for (const FuzzSession& each : sessions) tried += each.cases;
+    for (const FuzzSession& each : sessions) {
+      tried += each.cases;
+      if (each.cases < 0) file_.complain("a session of it tried {} cases", each.cases);
+    }
     if (sessions.empty() || sessions.back().measured_at != text_in(document_, "measured_at"))
       file_.complain("its last session is not of the time at which it was measured");
     if (tried < static_cast<std::int64_t>(file_.rows().size()))
@@ -169,8 +172,10 @@ std::vector<FuzzSession> sessions_of(const json& document) {
   const json of_all = {{"measured_at", text_in(document, "measured_at")},
                        {"cases", document.at("results").size()},
                        {"seconds", document.at("seconds")}};
+  const json told = document.value("sessions", json::array({of_all}));
+  if (!told.is_array()) throw_bad_input("\"sessions\" is {}, and no list", excerpt(told.dump(), 40));
   std::vector<FuzzSession> sessions;
-  for (const json& each : document.value("sessions", json::array({of_all})))
+  for (const json& each : told)
     sessions.push_back({text_in(each, "measured_at"), whole_in<std::int64_t>(each, "cases"),
                         each.at("seconds").at("wall").get<double>(),
                         each.at("seconds").at("trials").get<TrialSeconds>()});
