@@ -31,7 +31,7 @@ constexpr std::pair<std::string_view, std::string_view> kOperatorsOfOthers[] = {
     {"|", "'||' joins conditions"},
     {"and", "'&&' joins conditions"},
     {"or", "'||' joins conditions"},
-    {"^", "a && !b || !a && b is the exclusive or of conditions"},
+    {"^", "exp2(log2(x) * y) is a power, and a && !b || !a && b the exclusive or of conditions"},
     {"**", "exp2(log2(x) * y) is a power"},
     {"?", "where(c, a, b) chooses"},
     {"if", "where(c, a, b) chooses"},
