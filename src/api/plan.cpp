@@ -179,8 +179,10 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
   if (!choice_ && first_failure) std::rethrow_exception(first_failure);
   if (!choice_)
     throw_bad_input("no kernel runs {} on these tensors: {}", problem_.id(), notes_.empty() ? "" : notes_.front());
-  list_key_ =
-      list_bytes() == 0 ? "none of " + problem_.id() : Context::module_key(artifact_) + " " + program_->reusable_key();
+  // Of another problem are also lists that happen to be the same, as with another name of a tensor: on a device without
+  // lists nothing else could tell them apart.
+  list_key_ = problem_.id() + " " + candidate();
+  if (list_bytes() > 0) list_key_ += " " + Context::module_key(artifact_) + " " + program_->reusable_key();
   add_slow_note(request);
   add_empty_notes(request.layouts);
 }

@@ -28,7 +28,7 @@ class Plan {
   void launch(const Addresses& addresses, void* stream, const BlockMask* block_mask = nullptr) const;
   // Of the lists of blocks that each launch makes without a block mask; 0: none.
   std::size_t list_bytes() const { return program_ ? program_->reusable_bytes() : 0; }
-  // Equal for plans that can read each other's lists, and for those of one problem that have none.
+  // Equal for plans of one problem and kernel that can read each other's lists, or have none.
   const std::string& list_key() const { return list_key_; }
   // Enqueues what makes them in `memory`. Error kBadInput as launch(), for the operands that this reads.
   void make_lists(const Addresses& addresses, void* stream, void* memory) const;

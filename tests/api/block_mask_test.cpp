@@ -180,6 +180,10 @@ TEST_P(OnEachKernel, AnotherPlansListsAreRefused) {
           [](Attention& p) { p.mask = "doc[i] <= doc[j]"; });
   refused("differ in seqlen_kv 200 and 150", [](Attention& p) { p.seqlen_kv = 150; });
   refused("differ in head_dim 64 and 32", [](Attention& p) { p.head_dim = 32; });
+  // These lists would be the same, but those of the CPU, which are none, would be so always.
+  refused("differ in mask 'doc[i] == doc[j]' and 'document[i] == document[j]'",
+          [](Attention& p) { p.mask = "document[i] == document[j]", p.tensors[0].name = "document"; });
+  refused("differ in softcap none and 30", [](Attention& p) { p.softcap = 30; });
   const Call elsewhere(GetParam().device, GetParam().candidate, false);
   const Plan given(elsewhere.context(), elsewhere.problem());
   fc_operands all = c.operands();
