@@ -96,6 +96,12 @@ TEST(ExpressionDivision, WhatCannotIsTaken) {
     EXPECT_EQ(refusal(text), "nothing") << text;
 }
 
+// As docs/expressions.md says: divisors that cannot be bounded, and those that only rounding makes 0.
+TEST(ExpressionDivision, WhatIsNotJudgedIsTaken) {
+  for (const char* text : {"s / (1 / (i - j + 0.5) - 2)", "s / (0.1 + 0.2 - 0.3)", "s / (1e-30 * 1e-30)", "1 / s"})
+    EXPECT_EQ(refusal(text), "nothing") << text;
+}
+
 TEST(ExpressionDivision, AConditionSaysThatItIsNotZero) {
   for (const char* text : {"s / where(i == j, 1, i - j)",
                            "s / where(i - j == 0, 1, i - j)",
