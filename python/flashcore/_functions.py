@@ -158,7 +158,7 @@ class _Reader:
         if _is_array(x):
             return self.broadcast(name, "intervals", self.of_sequences("intervals", x, "i", 2), "bhi")
         number = _whole(x)
-        if number is None or not -(2**31) < number < 2**31:
+        if number is None or isinstance(x, bool) or not -(2**31) < number < 2**31:
             raise Error(f"intervals has {x!r} for a start or an end; give the number of a key, int32 that broadcasts to [batch, heads, seqlen_q], or None "
                         "for no bound")  # fmt: skip
         return str(number)

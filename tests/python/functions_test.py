@@ -181,6 +181,8 @@ class FunctionsTest(unittest.TestCase):
         for documents, words in (((ids,), "tuple of ndarray"), ([ids] * 3, "list of ndarray, ndarray, ..."), ([0, 1], "list of int, int"), ((), "tuple"), (3, "int")):
             self.refused(f"documents is a {words}; give the ids of documents, int32 .* one array for rows and keys, or a pair of them", documents=documents)
         self.refused("intervals has 3.5 for a start or an end; give the number of a key", intervals=(0, 3.5))
+        for intervals in ((True, 5), (0, True), [(0, 1), (None, False)]):
+            self.refused("intervals has (True|False) for a start or an end; give the number of a key", intervals=intervals)
         self.refused("documents is of dtype int64; give int32", documents=numpy.zeros(ROWS, "int64"))
         self.refused("may be -8 to 10; min and max keep it in the shape", score="s + slope[j - i]", tensors={"slope": slope})
 
