@@ -205,15 +205,29 @@ def _text(value: Any, role: str) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _check_alone(score: Optional[str], mask: Optional[str], tensors: str) -> None:
-    """Texts that become parts of others: what is written wrong in them has a column of theirs, and parentheses put around them stay their own.
-    Everything else is judged later, of the whole."""
+def _refusal(score: Optional[str], mask: Optional[str], tensors: str) -> str:
+    """What is written wrong in a text, with its column; "" for nothing. Sizes are not judged."""
     texts = {name: text for name, text in (("score", score), ("mask", mask), ("tensors", tensors)) if text}
     try:
         _library.check(_library.library().fc_problem_parse(json.dumps({"id": "b1_h1_s1_d8_fp32", **texts}).encode(), _library.Attention()))
     except Error as error:
         if str(error).startswith("column "):
-            raise
+            return str(error)
+    return ""
+
+
+def _check_joined(score: Optional[str], mask: Optional[str], joined: Functions, roles: Mapping[str, list[str]]) -> None:
+    """Error for texts of the caller that others are joined with. What is wrong in one alone has a column of it, and parentheses put around it stay
+    their own. `roles`: of what the score and the mask are joined."""
+    tensors = ", ".join(f"{t.name}: {_ELEMENT_WORDS[t.element]}[{len(t.sizes)}]" for t in joined.tensors)
+    if alone := _refusal(score, mask, tensors):
+        raise Error(alone)
+    # Each is right, so that together they can only pass a limit, in a column of a text that nobody has seen.
+    where, _, said = _refusal(joined.score, joined.mask, tensors).partition(": ")
+    if said:
+        first, *others = roles["mask" if where.endswith("mask") else "score"]
+        limit = said.removeprefix("there are ").removeprefix("the text has ")
+        raise Error(f"{first}, together with {' and '.join(others)}, has {limit}; give a shorter or simpler {first}")
 
 
 def read(q: View, score: Any, mask: Any, tensors: Any, bias: Any, prefix: Any, documents: Any, causal: Any, sizes: Callable[[], Any],
@@ -234,21 +248,22 @@ def read(q: View, score: Any, mask: Any, tensors: Any, bias: Any, prefix: Any, d
     if bias is not None:
         term = reader.broadcast(BIAS, "bias", bias, "bhij")
         score_text = f"({score_text}) + {term}" if score_text else f"s + {term}"
-    masks = []
+    masks: dict[str, str] = {}
     if mask is not None:
-        masks.append(_text(mask, "mask") if isinstance(mask, str) else reader.broadcast(MASK, "mask", mask, "bhij"))
+        masks["mask"] = _text(mask, "mask") if isinstance(mask, str) else reader.broadcast(MASK, "mask", mask, "bhij")
     if prefix is not None:
         if causal not in (False, None, "none"):
             raise Error("prefix and causal are given; leave causal away: after the prefix the mask is causal")
-        masks.append(reader.prefix(prefix))
+        masks["prefix"] = reader.prefix(prefix)
     if packed is None or 0 not in (packed.total_q, packed.total_kv):  # else there is no pair to hide
         if documents is not None:
-            masks.append(reader.documents(documents))
+            masks["documents"] = reader.documents(documents)
         if document_boundaries is not None:
-            masks.append(reader.boundaries(document_boundaries))
+            masks["document_boundaries"] = reader.boundaries(document_boundaries)
         if intervals is not None:
-            masks.append(reader.intervals(intervals))
+            masks["intervals"] = reader.intervals(intervals)
+    texts = list(masks.values())
+    made = Functions(score_text, texts[0] if len(texts) == 1 else " && ".join(f"({text})" for text in texts), tuple(reader.tensors))
     if (bias is not None and score is not None) or (len(masks) > 1 and isinstance(mask, str)):
-        _check_alone(score, mask if isinstance(mask, str) else None, ", ".join(f"{t.name}: {_ELEMENT_WORDS[t.element]}[{len(t.sizes)}]" for t in reader.tensors))
-    mask_text = masks[0] if len(masks) == 1 else " && ".join(f"({text})" for text in masks)
-    return Given(Functions(score_text, mask_text, tuple(reader.tensors)), tuple(view.address for view in reader.views), reader.views)
+        _check_joined(score, mask if isinstance(mask, str) else None, made, {"score": ["score", "bias"], "mask": list(masks)})
+    return Given(made, tuple(view.address for view in reader.views), reader.views)

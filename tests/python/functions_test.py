@@ -204,6 +204,20 @@ class FunctionsTest(unittest.TestCase):
             self.refused("^'s / j' in the score: '/' may divide by 0", score="(s)/j", **more)
         self.refused("^column 5 of the score: 'foo'", score="s + foo", mask="j <= i", **parts[0], bias=numpy.ones((ROWS, KEYS), "float32"))
 
+    def test_a_limit_that_parts_pass_together_has_no_column(self):
+        """The column would lie behind the end of the caller's text."""
+        ids, ones = numpy.zeros(KEYS, "int32"), numpy.ones((ROWS, KEYS), "float32")
+        words, nested = " || ".join(["j == i"] * 253), "(" * 64 + "j <= i" + ")" * 64
+        documents = {"documents": (ids[:ROWS], ids)}
+        for mask in (words, nested, f"{'j <= i':65536}"):
+            self.check(self.expected(visible=self.j == self.i if mask == words else self.j <= self.i), mask=mask)
+        self.refused("^mask, together with documents, has more than 1024 words and signs; give a shorter or simpler mask$", mask=words, **documents)
+        self.refused("^mask, together with documents, has more than 64 levels of nesting; give", mask=nested, **documents)
+        self.refused("^mask, together with prefix and documents, has 65[0-9]{3} characters; 65536 are allowed; give", mask=f"{'j <= i':65536}", prefix=3, **documents)
+        self.refused("^score, together with bias, has 65[0-9]{3} characters; 65536 are allowed; give a shorter or simpler score$", score=f"{'s':65536}", bias=ones)
+        self.refused("^mask, together with documents, has more than 1024", score="s + 1", bias=ones, mask=words, **documents)
+        self.refused("^column 65537 of the mask: the text has 65537 characters", mask=f"{'j <= i':65537}", **documents)
+
 
 if __name__ == "__main__":
     unittest.main()
