@@ -6,6 +6,7 @@ import ctypes
 import math
 import numbers
 import contextlib
+import operator
 import sys
 from typing import Any, Callable, NamedTuple
 
@@ -104,8 +105,12 @@ def contiguous_beside(found: View, role: str, q: View) -> View:
 
 def pair_of_blocks(blocks: Any, role: str) -> tuple[int, int]:
     """How many rows of q, and how many keys, have a factor together."""
-    if isinstance(blocks, (tuple, list)) and len(blocks) == 2 and all(isinstance(x, int) and not isinstance(x, bool) and 1 <= x < 2**31 for x in blocks):
-        return blocks[0], blocks[1]
+    sizes: list[int] = []
+    if isinstance(blocks, (tuple, list)) and len(blocks) == 2 and not any(isinstance(x, bool) for x in blocks):
+        with contextlib.suppress(TypeError):
+            sizes = [operator.index(x) for x in blocks]
+    if sizes and all(1 <= size < 2**31 for size in sizes):
+        return sizes[0], sizes[1]
     raise Error(f"{role} is {blocks!r}; give (rows of q, keys) that have one factor, as (128, 64), each at least 1")
 
 
@@ -115,6 +120,9 @@ def of_blocks(descales: tuple[Any, Any, Any], blocks: Any, sizes: Any, q: View, 
     of_8_bits = q.dtype in DTYPES
     if k.dtype not in CACHES:
         raise Error(f"descale_blocks is given and q is {q.dtype}; leave it out: only arrays of 8 bits have factors")
+    if all(x is None for x in descales):
+        raise Error(f"descale_blocks is {(rows, keys)} and no factors are given; give {'descale_q, descale_k and descale_v' if of_8_bits else 'descale_k and descale_v'}, "
+                    "or leave it out")  # fmt: skip
     if stream is not None and q.device != "cpu" and stream != _arrays.current_stream(q):
         raise Error(f"descale_blocks is given and stream is {stream}, which is not the framework's current stream, where factors are repeated; make it the "
                     "current one, or give factors of rows")  # fmt: skip

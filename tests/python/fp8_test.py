@@ -277,6 +277,16 @@ class BlocksTest(unittest.TestCase):
         o = flashcore.attention(*map(jax.numpy.asarray, (q, k, v)), **{name: jax.numpy.asarray(x) for name, x in factors.items()}, descale_blocks=(16, 32))
         self.assertEqual(self.np.asarray(o).tobytes(), wanted.tobytes())
 
+    def test_whole_numbers_of_numpy_are_taken(self):
+        kind, blocks = self.ml_dtypes.float8_e4m3fn, (self.np.int64(16), self.np.uint8(8))
+        q, k = self.draw(kind, HEADS, 20), self.draw(kind, HEADS_KV, 20)
+        factors = {"descale_q": self.factors(HEADS, 2), "descale_k": self.factors(HEADS_KV, 3), "descale_v": self.factors(HEADS_KV, 1)[..., 0]}
+        found = flashcore.attention(q, k, k, **factors, descale_blocks=blocks)
+        self.assertEqual(found.tobytes(), flashcore.attention(q, k, k, **factors, descale_blocks=(16, 8)).tobytes())
+        x = [self.draw("float32", HEADS_KV, 20)] * 3
+        made, same = (flashcore.quantize(*x, scaling="block", blocks=pair) for pair in (blocks, (16, 8)))
+        self.assertEqual(made.descale_k.tobytes(), same.descale_k.tobytes())
+
     def test_quantize_makes_them(self):
         q, k, v = (self.random.standard_normal((1, 2, 300, 32)).astype("float32") for _ in range(3))
         k[:, :, 100] *= 1000  # costs its block its precision and no other
@@ -303,6 +313,10 @@ class BlocksTest(unittest.TestCase):
             ("descale_blocks is given and q is fp32; leave it out: only arrays of 8 bits have factors", (q.astype("float32"), *[k.astype("float32")] * 2), {}),
             ("descale_v has shape", (q, k, k), {"descale_v": good["descale_k"]}),
             ("descale_q is a list", (q, k, k), {"descale_q": [1.0]}),
+            (r"descale_blocks is \(16, 8\) and no factors are given; give descale_q, descale_k and descale_v, or leave it out", (q, k, k), dict.fromkeys(good)),
+            (r"no factors are given; give descale_k and descale_v, or", (q.astype("float16"), k, k), dict.fromkeys(good)),
+            *((r"descale_blocks is \(.*\); give \(rows of q, keys\) that have one factor", (q, k, k), {"descale_blocks": blocks})
+              for blocks in ((True, 8), (16, self.np.bool_(True)), (16.0, 8), (16, 0), (16, 2**31), (16, "8"), (16, 8, 8))),
         ):
             with self.subTest(pattern), self.assertRaisesRegex(flashcore.Error, pattern):
                 flashcore.attention(*arrays, **{**good, "descale_blocks": (16, 8), **changed})
