@@ -293,7 +293,10 @@ def cache_view(x: Any, role: str, stream: int | None, kv_dtype: Any, *, written:
 
 def require_adjacent(role: str, x: View) -> None:
     if x.shape[-1] > 1 and x.strides[-1] != 1:
-        raise Error(f"{role} has stride {x.strides[-1]} along its last axis; the elements of a row must be adjacent: copy it")
+        # `cache_view` counts elements, of which two lie in one of the caller's bytes.
+        stride = x.strides[-1] // 2 if x.dtype == "int4" else x.strides[-1]
+        raise Error(f"{role} has stride {stride} along its last axis; the elements of a row must be adjacent: copy it with .contiguous() or "
+                    "numpy.ascontiguousarray")  # fmt: skip
 
 
 class _Iovec(ctypes.Structure):

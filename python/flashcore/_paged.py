@@ -58,8 +58,7 @@ class _Sizes:
         return (self.total_q, self.heads_q, self.head_dim_v)
 
     def cache_strides(self, role: str, x: View) -> Strides:
-        if x.shape[3] > 1 and x.strides[3] != 1:
-            raise Error(f"{role} has stride {x.strides[3]} along its last axis; the elements of a row must be adjacent: copy it")
+        _arrays.require_adjacent(role, x)
         return Strides(x.strides[0], x.strides[self.head_axis], x.strides[self.row_axis])
 
 

@@ -277,9 +277,7 @@ class _Sizes:
         return (*(axes[axis] for axis in self.order), columns)
 
     def strides(self, role: str, x: View) -> Strides:
-        if x.shape[3] > 1 and x.strides[3] != 1:
-            raise Error(f"{role} has stride {x.strides[3]} along its last axis; the elements of a row must be adjacent: copy it with "
-                        ".contiguous() or numpy.ascontiguousarray")  # fmt: skip
+        _arrays.require_adjacent(role, x)
         return Strides(*(x.strides[axis] for axis in (LAYOUTS["bhsd"] if role == "v" and self.v_layout else self.order)))
 
 

@@ -39,9 +39,7 @@ class _Sizes:
 
 
 def _strides(role: str, x: View) -> Strides:
-    if x.shape[2] > 1 and x.strides[2] != 1:
-        raise Error(f"{role} has stride {x.strides[2]} along its last axis; the elements of a row must be adjacent: copy it with "
-                    ".contiguous() or numpy.ascontiguousarray")  # fmt: skip
+    _arrays.require_adjacent(role, x)
     return Strides(0, x.strides[1], x.strides[0])
 
 

@@ -97,9 +97,17 @@ class Int4AttentionTest(unittest.TestCase):
             ("kv_dtype is 'int8'; use 'int4'", {"kv_dtype": "int8"}),
             ("k is of dtype int8 and kv_dtype is 'int4'; give", {"kv_dtype": "int4", "k": k.view("int8")}),
             ("q has head_dim 64 and k has 32", {"kv_dtype": "int4", "k": k[..., :16]}),
+            ("k has stride 2 along its last axis; the elements of a row must be adjacent: copy it", {"kv_dtype": "int4", "k": k.repeat(2, -1)[..., ::2]}),
+            ("k has stride -1 along its last axis", {"kv_dtype": "int4", "k": k[..., ::-1]}),
         ):
             with self.assertRaisesRegex(flashcore.Error, pattern):
                 flashcore.attention(q, arguments.pop("k", k), k, **arguments)
+        rows, cache = q[:, :, 0], k.swapaxes(1, 2).repeat(2, -1)[..., ::2]
+        table, used, boundaries = numpy.int32([[0]]), numpy.int32([8]), numpy.int32([0, 1])
+        with self.assertRaisesRegex(flashcore.Error, "k_cache has stride 2 along its last axis"):
+            flashcore.decode(rows, cache, cache, table, used, kv_dtype="int4")
+        with self.assertRaisesRegex(flashcore.Error, "k has stride 2 along its last axis"):
+            flashcore.varlen_attention(rows, cache[0], cache[0], boundaries, 8 * boundaries, 1, 8, kv_dtype="int4")
 
 
 class Int4AppendTest(unittest.TestCase):
