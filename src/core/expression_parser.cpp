@@ -31,8 +31,8 @@ constexpr std::pair<std::string_view, std::string_view> kOperatorsOfOthers[] = {
     {"|", "'||' joins conditions"},
     {"and", "'&&' joins conditions"},
     {"or", "'||' joins conditions"},
-    {"^", "exp2(log2(x) * y) is a power, and a && !b || !a && b the exclusive or of conditions"},
-    {"**", "exp2(log2(x) * y) is a power"},
+    {"^", "x * x is a square, in a score exp2(log2(x) * y) a power of x > 0, and a && !b || !a && b the exclusive or"},
+    {"**", "x * x is a square, and in a score exp2(log2(x) * y) a power of x > 0"},
     {"?", "where(c, a, b) chooses"},
     {"if", "where(c, a, b) chooses"},
 };

@@ -258,6 +258,8 @@ TEST(FuzzAgain, RefusesAnotherRunsFile) {
               f["device"]["limits"].erase("arch");
             }).find("other limits: arch none, and this run has 0; l2_bytes 5, and this run has 0. Give the file"),
             std::string::npos);
+  EXPECT_NE(why([](json& f) { f["device"]["limits"]["wings"] = 2; }).find("wings 2, of which this run knows nothing"),
+            std::string::npos);
   EXPECT_NE(why([](json& f) { f["passed"] = 3; }, false).find("not what the program wrote"), std::string::npos);
   EXPECT_NE(why([](json& f) { f.erase("kinds"); }).find("cannot be read"), std::string::npos);
   EXPECT_NE(why([](json& f) { f["schema"] = "flashcore.bench/1"; }).find("no file of check --fuzz"), std::string::npos);

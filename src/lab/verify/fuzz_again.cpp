@@ -48,6 +48,10 @@ void expect_same_limits(const std::string& origin, const json& there, const json
       differ.push_back(fmt::format("{} {}, and this run has {}", is_threads ? "threads (FLASHCORE_THREADS)" : key,
                                    told.is_null() ? "none" : excerpt(told.dump(), 40), value.dump()));
   }
+  for (const auto& [key, value] : there.items())
+    if (!here.contains(key))
+      differ.push_back(
+          fmt::format("{} {}, of which this run knows nothing", excerpt(key, 40), excerpt(value.dump(), 40)));
   if (differ.empty()) return;
   throw_bad_input(
       "'{}' is of a device with other limits: {}. Give the file of a run like this one, or leave --again out",
