@@ -12,7 +12,7 @@ from torch.nn.attention import flex_attention as pytorch
 from . import _library, _plan, _torch_launch
 from ._torch_counters import pass_on
 from ._torch_flex_lists import lists_of
-from ._torch_flex_operator import CAN_RECORD, attend_compiled, operand
+from ._torch_flex_operator import CAN_RECORD, attend_compiled, operand, require_short
 from ._torch_flex_sizes import Accepted, accepted, are_within, note_sizes, noted
 from ._torch_reasons import GRADIENT, why_not_now, why_not_of
 from ._torch_trace import Untraceable, trace
@@ -23,7 +23,9 @@ class _Recorded(NamedTuple):
     mask_reads: tuple[Tensor, ...]  # the caller's own, of which `given` may have copies
 
 
-def _functions(device: torch.device, score_mod: Optional[Callable[..., Any]], mask_mod: Optional[Callable[..., Any]]) -> _Recorded:
+def _functions(device: torch.device, shapes: tuple[tuple[int, ...], ...], score_mod: Optional[Callable[..., Any]],
+               mask_mod: Optional[Callable[..., Any]]) -> _Recorded:  # fmt: skip
+    """`shapes`: of q and k, or none where they are not known yet."""
     given: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     mask_reads: tuple[Tensor, ...] = ()
@@ -34,6 +36,8 @@ def _functions(device: torch.device, score_mod: Optional[Callable[..., Any]], ma
             traced = trace(function, name == "score", device)
             read = {key: x for key, x in traced.tensors.items() if re.search(rf"\b{key}\b", traced.text)}
             tensors |= {key: operand(x, device, traced.sums_ints) for key, x in read.items()}
+            if traced.sums_ints and shapes:
+                require_short(*shapes)
         except Untraceable as why:
             raise Untraceable(f"{'score_mod' if name == 'score' else 'mask_mod'} cannot be recorded for flashcore: {why}") from None
         if traced.text not in ("s", "(0 == 0)"):
@@ -48,7 +52,7 @@ def _accepted(device: torch.device, score_mod: Optional[Callable[..., Any]], mas
     """Asked when torch.compile records a call, which records the functions as well and so notices when they change."""
     asked = noted()
     try:
-        return accepted(asked, device, _functions(device, score_mod, mask_mod).given)
+        return accepted(asked, device, _functions(device, asked.shapes[:2] if asked else (), score_mod, mask_mod).given)
     except Untraceable as why:
         return str(why), None
 
@@ -114,7 +118,7 @@ def _eager(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Callab
         try:
             wants_lse = return_lse or (return_aux is not None and return_aux.lse)
             mask_mod = None if block_mask is None else block_mask.mask_mod
-            recorded = _functions(query.device, score_mod, mask_mod)
+            recorded = _functions(query.device, (query.shape, key.shape), score_mod, mask_mod)
             with lists_of(block_mask, recorded.mask_reads, query.device) as lists:
                 made = _plan.attention(query, key, value, scale=scale, return_lse=wants_lse, block_mask=lists, **recorded.given)
         except Untraceable as error:

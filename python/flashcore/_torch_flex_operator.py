@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from . import _plan, _torch_launch
-from ._torch_trace import MOST_OF_SUMS, Traced, Untraceable, record, variables_of
+from . import _plan, _torch_flex_ints as _ints, _torch_launch
+from ._torch_trace import Traced, Untraceable, record, variables_of
 
 NAME = "flashcore::flex_attention"
 
@@ -42,8 +42,8 @@ def operand(x: Tensor, device: torch.device, sums_ints: bool) -> Tensor:
         raise Untraceable("a tensor that it reads requires a gradient, and flashcore has no backward pass for it")
     if x.dtype not in _READ:
         raise Untraceable(f"it reads a tensor of {x.dtype}, which is narrowed here")
-    if x.dtype is torch.int64 or (sums_ints and not x.dtype.is_floating_point and x.dtype is not torch.bool):
-        x = _as_int32(x, MOST_OF_SUMS if sums_ints else 2**31 - 1)
+    if x.dtype is torch.int64 or (sums_ints and x.dtype is torch.int32):
+        x = _as_int32(x, _ints.MOST_OF_SUMS if sums_ints else _ints.MOST)
     elif x.dtype is not torch.bool:
         x = x.detach().float() if x.dtype.is_floating_point else x.int()
     if x.device != device:
@@ -51,6 +51,13 @@ def operand(x: Tensor, device: torch.device, sums_ints: bool) -> Tensor:
             raise Untraceable(f"it reads a tensor on {x.device}, and the query is on {device}")
         x = x.to(device)
     return x.reshape(1) if x.dim() == 0 else x
+
+
+def require_short(q: tuple[int, ...], k: tuple[int, ...]) -> None:
+    """Shapes of a call whose function computes with what int tensors hold."""
+    longest = max(*q[:3], k[2])
+    if longest > _ints.MOST_OF_INDICES:
+        raise Untraceable(f"it computes with ints of a tensor, which ours of 32 bits do for sizes up to {_ints.MOST_OF_INDICES}, and one is {longest}")
 
 
 # --- the operator ------------------------------------------------------------------------------------------------------
@@ -65,6 +72,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, score: str, mask: str, names: list
     if names:
         try:
             given["tensors"] = {name: operand(x, q.device, sums) for name, x, sums in zip(names, tensors, sums_ints)}
+            if any(sums_ints):
+                require_short(q.shape, k.shape)
         except Untraceable as why:
             raise RuntimeError(f"flashcore.flex_attention: of a function that was recorded before its tensors were known, {why}; call it outside of "
                                "torch.compile, which passes it on to PyTorch, or give it numbers that fit") from None

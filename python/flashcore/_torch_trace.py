@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
+from . import _torch_flex_ints as _ints
+
 _aten = torch.ops.aten
 INDICES = ("b", "h", "i", "j")
 _MAX_DEPTH = 4  # of functions within functions that are looked through for what they read
@@ -33,12 +35,13 @@ class Traced(NamedTuple):
 
     text: str
     tensors: dict[str, Tensor]
-    sums_ints: bool = False  # adds what int tensors hold to other ints: right for numbers up to MOST_OF_SUMS
+    sums_ints: bool = False  # computes with what int tensors hold: right for elements up to MOST_OF_SUMS and sizes up to MOST_OF_INDICES
 
 
 class _Word(NamedTuple):
     text: str
     kind: str  # "int" | "float" | "bool" | "tensor"
+    range: Optional[_ints.Range] = None  # of an int
 
 
 _READERS = {getattr(Tensor, name): name for name in ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")}
@@ -72,7 +75,7 @@ def _literal(value: Any) -> _Word:
     if isinstance(value, int):
         if not -(2**31) < value < 2**31:
             raise Untraceable(f"the number {value} needs more than 32 bits")
-        return _Word(str(value) if value >= 0 else f"({value})", "int")
+        return _Word(str(value) if value >= 0 else f"({value})", "int", _ints.literal(value))
     if isinstance(value, float):
         if math.isnan(value):
             raise Untraceable("the number nan")
@@ -88,6 +91,10 @@ def _number(word: _Word) -> str:
 
 def _condition(word: _Word) -> str:
     return word.text if word.kind == "bool" else f"({word.text} != 0)"
+
+
+def _range(word: _Word) -> Optional[_ints.Range]:
+    return _ints.CONDITION if word.kind == "bool" else word.range
 
 
 def _binary(sign: str) -> Callable[..., str]:
@@ -177,9 +184,6 @@ def _where(c: _Word, a: _Word, b: _Word) -> str:
     return f"where({_condition(c)}, {_number(a)}, {_number(b)})"
 
 
-_WRAPPING = (_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.neg, _aten.abs)
-# Four sums, each of two that are no larger than 2^26 at first, stay within 31 bits.
-_SUMS, _MOST_SUMS, MOST_OF_SUMS = (_aten.add, _aten.sub, _aten.rsub, _aten.neg, _aten.abs), 4, 2**26
 _SAME = lambda a, *_, **__: a.text  # noqa: E731
 _WRITERS: dict[Any, Callable[..., str]] = {
     _aten.add: _add, _aten.sub: lambda a, b, alpha=None: _scaled("-", a, b, alpha),
@@ -196,6 +200,14 @@ _WRITERS: dict[Any, Callable[..., str]] = {
     _aten.__and__: _of_conditions("&&", _refuse_bits), _aten.__or__: _of_conditions("||", _refuse_bits), _aten.__xor__: _exclusive_or, _aten.bitwise_not: _negate_bits,
     _aten.__lshift__: _refuse_bits, _aten.__rshift__: _refuse_bits, _aten.bitwise_left_shift: _refuse_bits, _aten.bitwise_right_shift: _refuse_bits, _aten.alias: _SAME, _aten.clone: _SAME, _aten.detach: _SAME,
     _aten.lift_fresh_copy: _SAME, _aten.scalar_tensor: _SAME,
+}  # fmt: skip
+
+
+# Tensors of one number, and which.
+_FILLED: dict[Any, Callable[[torch.fx.Node], Any]] = {
+    **{packet: lambda _: True for packet in (_aten.new_ones, _aten.ones, _aten.ones_like)},
+    **{packet: lambda _: False for packet in (_aten.new_zeros, _aten.zeros, _aten.zeros_like)},
+    _aten.full: lambda node: node.args[1], _aten.new_full: lambda node: node.args[2],
 }  # fmt: skip
 
 
@@ -221,8 +233,7 @@ class _Writer:
         self.module, self.variables, self.prefix = module, iter(variables), prefix
         self.words: dict[torch.fx.Node, _Word] = {}
         self.names: dict[str, str] = {}  # of the module's attributes
-        self.from_elements: dict[torch.fx.Node, bool] = {}  # ints that depend on what a tensor holds
-        self.sums = 0  # of such ints
+        self.sums_ints = False
         self.tensors: dict[str, Tensor] = {}
 
     def word_of(self, x: Any) -> _Word:
@@ -234,27 +245,34 @@ class _Writer:
         tensor = self.tensors[word.text]
         if tensor.dim() != 0:
             raise Untraceable(f"a tensor of shape {tuple(tensor.shape)} that is not indexed")
-        return _Word(f"{word.text}[0]", _kind(tensor.dtype))
+        return _Word(f"{word.text}[0]", _kind(tensor.dtype), _ints.element(tensor.dtype) if _kind(tensor.dtype) == "int" else None)
 
     def require_exact(self, node: torch.fx.Node, dtype: torch.dtype) -> None:
         """An element has its tensor's type, whatever that is; what is computed from narrower numbers is rounded by PyTorch."""
         packet = getattr(node.target, "overloadpacket", None)
         if dtype not in _EXACT and packet not in (_aten.index, _aten.select):
             raise Untraceable(f"{packet} in {dtype}: scores are float32 and indices int32 here")
-        # Ours have 32 bits, and a tensor's numbers are known to nobody before: a few sums of small ones are.
-        if dtype is torch.int64 and packet in _WRAPPING and any(self.of_elements(x) for x in node.args):
-            self.sums += 1
-            if packet not in _SUMS or self.sums > _MOST_SUMS or any(isinstance(x, int) and abs(x) > MOST_OF_SUMS for x in node.args):
-                raise Untraceable(f"{packet} of ints that come from a tensor, which could leave 32 bits")
 
-    def of_elements(self, x: Any) -> bool:
-        if not isinstance(x, torch.fx.Node):
-            return False
-        if x not in self.from_elements:
-            packet = getattr(x.target, "overloadpacket", None)
-            own = x.op == "get_attr" or packet in (_aten.index, _aten.select)
-            self.from_elements[x] = _kind(x.meta["val"].dtype) == "int" and (own or any(self.of_elements(y) for y in x.args)) if "val" in x.meta else own
-        return self.from_elements[x]
+    def range_of(self, node: torch.fx.Node, dtype: torch.dtype) -> Optional[_ints.Range]:
+        packet = getattr(node.target, "overloadpacket", None)
+        if _kind(dtype) != "int":
+            return None
+        if packet in (_aten.index, _aten.select):
+            return _ints.element(dtype)
+        if packet in _FILLED:
+            return _range(_literal(_FILLED[packet](node)))
+        given = node.args if packet in _ints.RANGES else node.args[:1]
+        operands = tuple(None if x is None else _range(self.word_of(x)) for x in given)
+        alpha = node.kwargs.get("alpha")
+        made = _ints.of(packet, operands, None if alpha is None else _range(self.word_of(alpha)))
+        if not made.has_element:  # the library judges it, and refuses what does not fit
+            return made.within_32_bits
+        if dtype is torch.int64 and _ints.can_leave_the_type(packet, operands):
+            self.sums_ints = True
+            if not made.fits:
+                raise Untraceable(f"an int that it computes of a tensor's elements ({packet}) may be {made.high if made.high > _ints.MOST else made.low}, and "
+                                  f"flashcore's have 32 bits; elements count as up to {_ints.MOST_OF_SUMS}, and places as up to {_ints.MOST_OF_INDICES}")  # fmt: skip
+        return made if made.fits else _ints.ANY._replace(has_element=True)
 
     def name_of(self, target: str) -> str:
         if target not in self.names:
@@ -281,10 +299,8 @@ class _Writer:
             dtype = node.kwargs.get("dtype", node.args[1] if len(node.args) > 1 else None)
             word = self.word_of(node.args[0])
             return _convert(word, dtype) if isinstance(dtype, torch.dtype) else word.text
-        if packet in (_aten.new_ones, _aten.ones, _aten.ones_like, _aten.new_zeros, _aten.zeros, _aten.zeros_like):
-            return _convert(_literal(packet in (_aten.new_ones, _aten.ones, _aten.ones_like)), node.meta["val"].dtype)
-        if packet in (_aten.full, _aten.new_full):
-            return _convert(_literal(node.args[2 if packet is _aten.new_full else 1]), node.meta["val"].dtype)
+        if packet in _FILLED:
+            return _convert(_literal(_FILLED[packet](node)), node.meta["val"].dtype)
         if packet is _aten.select and node.args[1] == 0 and isinstance(node.args[2], int) and node.args[2] >= 0:
             return self.index(node.args[0], [node.args[2]])  # type: ignore[arg-type]
         writer = _WRITERS.get(packet)
@@ -298,7 +314,7 @@ class _Writer:
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
                 name = next(self.variables)
-                self.words[node] = _Word(name, "float" if name == "s" else "int")
+                self.words[node] = _Word(name, "float") if name == "s" else _Word(name, "int", _ints.INDEX)
             elif node.op == "get_attr":
                 self.words[node] = _Word(self.name_of(node.target), "tensor")
             elif node.op == "call_function":
@@ -306,7 +322,7 @@ class _Writer:
                 if not isinstance(value, Tensor) or value.dim() != 0:
                     raise Untraceable(f"{node.target}, whose result is no scalar")
                 self.require_exact(node, value.dtype)
-                self.words[node] = _Word(self.write(node), _kind(value.dtype))
+                self.words[node] = _Word(self.write(node), _kind(value.dtype), self.range_of(node, value.dtype))
             elif node.op == "output":
                 return self.word_of(node.args[0])
         raise Untraceable("it returns nothing")
@@ -331,7 +347,7 @@ def record(function: Callable[..., Any], variables: tuple[str, ...], device: tor
     writer = _Writer(module, variables, prefix)
     result = writer.run()
     score = variables[0] == "s"
-    return Traced(_number(result) if score else _condition(result), writer.tensors, writer.sums > 0)
+    return Traced(_number(result) if score else _condition(result), writer.tensors, writer.sums_ints)
 
 
 # --- recorded once -----------------------------------------------------------------------------------------------------

@@ -6,12 +6,14 @@ import types
 import unittest
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import torch
 
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
 import flashcore.torch as ft  # noqa: E402
+from flashcore import _torch_flex_ints  # noqa: E402
 from flashcore._torch_trace import Untraceable, trace  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, or_masks  # noqa: E402
@@ -99,6 +101,18 @@ class FlexTest(unittest.TestCase):
                 torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
         self.assertEqual(ft.counters()["computed"] > 0, computed_here, ft.counters())
 
+    def assert_mask(self, function, computed_here=True):
+        """Beside the mask that the function gives element by element, outside of vmap."""
+        ft.reset_counters()
+        shown = [[[bool(function(*map(torch.tensor, (b, 0, i, j)))) for j in range(KEYS)] for i in range(ROWS)] for b in range(BATCH)]
+        q, k, v = inputs()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours = ft.flex_attention(q, k, v, block_mask=block_mask(function, BATCH))
+        theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=torch.tensor(shown)[:, None])
+        torch.testing.assert_close(ours, theirs.nan_to_num(), atol=2e-5, rtol=2e-5)
+        self.assertEqual(ft.counters()["computed"] > 0, computed_here, ft.counters())
+
     def test_scores_are_pytorchs(self):
         for name, function in SCORES.items():
             with self.subTest(name):
@@ -153,7 +167,7 @@ class FlexTest(unittest.TestCase):
         half, double = torch.rand(HEADS).half(), torch.rand(HEADS).double()
         for function in (
             lambda s, b, h, i, j: torch.where(large[i] == large[j], s, -1e9),
-            lambda s, b, h, i, j: s + (small[j] * 2 > 0),
+            lambda s, b, h, i, j: s + (small[j] * 64 > 0),
             lambda s, b, h, i, j: s + (at_the_end[j] + j > 0),
             lambda s, b, h, i, j: s + (narrow[i] - narrow[j]),
             lambda s, b, h, i, j: s + half[h] * half[h],
@@ -163,6 +177,40 @@ class FlexTest(unittest.TestCase):
             ft.reset_counters()
             self.assert_same(*inputs(), function, computed_here=False)
         self.assert_same(*inputs(), lambda s, b, h, i, j: torch.where(small[i] == small[j], s, s + half[h]))
+
+    def test_ints_of_elements_that_leave_32_bits_go_to_pytorch(self):
+        of = lambda number, dtype=torch.int64: torch.full((KEYS,), number, dtype=dtype)  # noqa: E731
+        some, more, most = of(3_000_000), of(60_000_000), of(67_000_000, torch.int32)
+        for function in (
+            lambda b, h, i, j: torch.add(i, some[j], alpha=1000) > 0,
+            lambda b, h, i, j: torch.sub(i, some[j], alpha=1000) < 0,
+            lambda b, h, i, j: torch.rsub(some[j], i, alpha=1000) < 0,
+            lambda b, h, i, j: most[j] * 32 + i * 1_000_000 > 0,
+            lambda b, h, i, j: more[j] + i * 55_000_000 > 0,
+            lambda b, h, i, j: more[j] * more[i] > 0,
+            lambda b, h, i, j: torch.where(j > 3, more[j] * 20, 0) - i * 40_000_000 > 0,
+            lambda b, h, i, j: (more[j] + i) // 3 * 100 > 0,
+            lambda b, h, i, j: most[j].long() * 64 % 1000 > 500,
+        ):
+            self.assert_mask(function, computed_here=False)
+        self.assert_mask(lambda b, h, i, j: most[j] * 64 > 0)  # PyTorch's wraps as well
+        with mock.patch.object(_torch_flex_ints, "MOST_OF_INDICES", KEYS - 1):
+            self.assert_mask(lambda b, h, i, j: some[j] + i > 3_000_010, computed_here=False)
+            self.assertIn(f"one is {KEYS}", next(iter(ft.counters()["passed_on"])))
+
+    def test_small_ints_of_elements_are_computed_here(self):
+        ids, offsets, narrow = torch.arange(KEYS) // 3, torch.tensor([2, 5]), torch.arange(KEYS, dtype=torch.int8)
+        for function in (
+            lambda b, h, i, j: j <= i + offsets[b],
+            lambda b, h, i, j: i * 16 + ids[j] - offsets[b] * 4 >= j,
+            lambda b, h, i, j: (i // 64 == j // 64) & (ids[i] + 1 >= ids[j]),
+            lambda b, h, i, j: torch.add(i, offsets[b], alpha=3) >= j,
+            lambda b, h, i, j: (i + offsets[b] - j).abs() * 2 < 14,
+            lambda b, h, i, j: torch.clamp(ids[j], 0, 100) % 7 * 1_000_000 > i * 100,
+            lambda b, h, i, j: -(ids[j] // -2) + narrow[i] > j,
+            lambda b, h, i, j: torch.minimum(ids[j], i) + torch.where(j > 3, torch.maximum(ids[i], j), offsets[b]) > 9,
+        ):
+            self.assert_mask(function)
 
     def test_a_tensor_that_requires_a_gradient_is_not_read(self):
         slopes = torch.rand(HEADS, requires_grad=True)
