@@ -199,7 +199,7 @@ _WRITERS: dict[Any, Callable[..., str]] = {
     _aten.bitwise_and: _of_conditions("&&", _refuse_bits), _aten.bitwise_or: _of_conditions("||", _refuse_bits), _aten.bitwise_xor: _exclusive_or,
     _aten.__and__: _of_conditions("&&", _refuse_bits), _aten.__or__: _of_conditions("||", _refuse_bits), _aten.__xor__: _exclusive_or, _aten.bitwise_not: _negate_bits,
     _aten.__lshift__: _refuse_bits, _aten.__rshift__: _refuse_bits, _aten.bitwise_left_shift: _refuse_bits, _aten.bitwise_right_shift: _refuse_bits, _aten.alias: _SAME, _aten.clone: _SAME, _aten.detach: _SAME,
-    _aten.lift_fresh_copy: _SAME, _aten.scalar_tensor: _SAME,
+    _aten.lift_fresh_copy: _SAME,
 }  # fmt: skip
 
 
@@ -207,7 +207,7 @@ _WRITERS: dict[Any, Callable[..., str]] = {
 _FILLED: dict[Any, Callable[[torch.fx.Node], Any]] = {
     **{packet: lambda _: True for packet in (_aten.new_ones, _aten.ones, _aten.ones_like)},
     **{packet: lambda _: False for packet in (_aten.new_zeros, _aten.zeros, _aten.zeros_like)},
-    _aten.full: lambda node: node.args[1], _aten.new_full: lambda node: node.args[2],
+    _aten.full: lambda node: node.args[1], _aten.new_full: lambda node: node.args[2], _aten.scalar_tensor: lambda node: node.args[0],
 }  # fmt: skip
 
 

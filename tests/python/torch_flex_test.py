@@ -212,6 +212,12 @@ class FlexTest(unittest.TestCase):
         ):
             self.assert_mask(function)
 
+    def test_a_number_as_a_tensor_has_its_type(self):
+        self.assert_mask(lambda b, h, i, j: j >= torch.scalar_tensor(20.7, dtype=torch.int64), computed_here=False)
+        self.assert_mask(lambda b, h, i, j: j >= torch.scalar_tensor(20.7))
+        self.assert_mask(lambda b, h, i, j: (j <= i) & torch.scalar_tensor(1, dtype=torch.bool))
+        self.assert_same(*inputs(), lambda s, b, h, i, j: s * torch.scalar_tensor(True) + torch.scalar_tensor(7) / 2)
+
     def test_a_tensor_that_requires_a_gradient_is_not_read(self):
         slopes = torch.rand(HEADS, requires_grad=True)
         with warnings.catch_warnings():
