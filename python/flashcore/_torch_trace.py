@@ -23,6 +23,7 @@ from . import _torch_flex_ints as _ints
 
 _aten = torch.ops.aten
 INDICES = ("b", "h", "i", "j")
+_MAX_TEXT = 65536  # characters, as the library takes them
 _MAX_DEPTH = 4  # of functions within functions that are looked through for what they read
 
 
@@ -124,8 +125,14 @@ def _add(a: _Word, b: _Word, alpha: Optional[_Word] = None) -> str:
     return _scaled("+", a, b, alpha)
 
 
+def _chosen(a: _Word, b: _Word, if_same: bool) -> str:
+    """The shorter one stands twice: a chain of them grows by what is added to it."""
+    long, short = (a.text, b.text) if len(a.text) >= len(b.text) else (b.text, a.text)
+    return f"where({long}, {short}, !{short})" if if_same else f"where({long}, !{short}, {short})"
+
+
 def _differ(a: _Word, b: _Word) -> str:
-    return f"!({a.text} && {b.text} || !{a.text} && !{b.text})"
+    return _chosen(a, b, False)
 
 
 def _exclusive_or(a: _Word, b: _Word) -> str:
@@ -135,7 +142,7 @@ def _exclusive_or(a: _Word, b: _Word) -> str:
 def _compare(sign: str) -> Callable[..., str]:
     def write(a: _Word, b: _Word) -> str:
         if _are_conditions(a, b) and sign in ("==", "!="):
-            return _differ(a, b) if sign == "!=" else f"!{_differ(a, b)}"
+            return _chosen(a, b, sign == "==")
         return f"({_number(a)} {sign} {_number(b)})"
 
     return write
@@ -322,7 +329,10 @@ class _Writer:
                 if not isinstance(value, Tensor) or value.dim() != 0:
                     raise Untraceable(f"{node.target}, whose result is no scalar")
                 self.require_exact(node, value.dtype)
-                self.words[node] = _Word(self.write(node), _kind(value.dtype), self.range_of(node, value.dtype))
+                text = self.write(node)
+                if len(text) > _MAX_TEXT:
+                    raise Untraceable(f"it is longer than an expression of {_MAX_TEXT} characters, in which a value that it uses twice is written twice")
+                self.words[node] = _Word(text, _kind(value.dtype), self.range_of(node, value.dtype))
             elif node.op == "output":
                 return self.word_of(node.args[0])
         raise Untraceable("it returns nothing")

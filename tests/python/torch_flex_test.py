@@ -13,7 +13,7 @@ import torch
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
 import flashcore.torch as ft  # noqa: E402
-from flashcore import _torch_flex_ints  # noqa: E402
+from flashcore import _torch_flex_ints, _torch_trace  # noqa: E402
 from flashcore._torch_trace import Untraceable, trace  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, or_masks  # noqa: E402
@@ -217,6 +217,38 @@ class FlexTest(unittest.TestCase):
         self.assert_mask(lambda b, h, i, j: j >= torch.scalar_tensor(20.7))
         self.assert_mask(lambda b, h, i, j: (j <= i) & torch.scalar_tensor(1, dtype=torch.bool))
         self.assert_same(*inputs(), lambda s, b, h, i, j: s * torch.scalar_tensor(True) + torch.scalar_tensor(7) / 2)
+
+    def test_a_chain_of_conditions_grows_by_what_is_added(self):
+        def chain(operation, n):
+            def mask(b, h, i, j):
+                shown = j <= i
+                for x in range(n):
+                    shown = operation(shown, j > x)
+                return shown
+
+            return mask
+
+        for operation in (lambda a, b: a ^ b, lambda a, b: b ^ a, torch.logical_xor, lambda a, b: a == b, lambda a, b: b != a):
+            self.assert_mask(chain(operation, 20))
+            lengths = [len(trace(chain(operation, n), False, CPU).text) for n in (10, 20, 30)]
+            self.assertLess(lengths[2] - lengths[1], lengths[1] - lengths[0] + 40)
+
+    def test_a_function_whose_text_is_too_long_is_refused_and_not_kept(self):
+        def doubles(s, b, h, i, j):
+            for _ in range(40):
+                s = s * s + s
+            return s
+
+        def cubes(s, b, h, i, j):
+            for _ in range(40):
+                s = s**3
+            return s
+
+        for function in (doubles, cubes):
+            with self.assertRaisesRegex(Untraceable, "longer than an expression of 65536 characters"):
+                trace(function, True, CPU)
+            self.assertFalse(_torch_trace._recorded.get(function))
+        self.assertIn("longer than an expression", self.reason(ft.flex_attention, *inputs(), cubes))
 
     def test_a_tensor_that_requires_a_gradient_is_not_read(self):
         slopes = torch.rand(HEADS, requires_grad=True)
