@@ -13,7 +13,7 @@ from . import _library, _plan, _torch_launch
 from ._torch_counters import pass_on
 from ._torch_flex_lists import lists_of
 from ._torch_flex_operator import CAN_RECORD, attend_compiled, operand, require_short
-from ._torch_flex_sizes import Accepted, accepted, are_within, note_sizes, noted
+from ._torch_flex_sizes import Accepted, accepted, are_within, in_words_of_the_caller, note_sizes, noted
 from ._torch_reasons import GRADIENT, why_not_now, why_not_of
 from ._torch_trace import Untraceable, trace
 
@@ -126,7 +126,7 @@ def _eager(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Callab
         except _library.Error as error:
             if error.kind != "bad input":
                 raise
-            why = str(error)
+            why = in_words_of_the_caller(error)
     if why is not None:
         pass_on(why)
         return pytorch.flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux=return_aux)

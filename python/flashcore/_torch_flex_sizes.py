@@ -6,6 +6,7 @@ torch.compile keeps open have an example alone (their hint). To ask a size for i
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any, NamedTuple, Optional
 
@@ -66,6 +67,16 @@ def noted() -> Optional[_Asked]:
     return asked
 
 
+_OF_TEXT = re.compile(r"column \d+ of the (score|mask): ")
+
+
+def in_words_of_the_caller(error: _library.Error) -> str:
+    """Who gave a function has not seen its text, and so no column of it."""
+    message = str(error)
+    found = _OF_TEXT.match(message)
+    return message if found is None else f"{found[1]}_mod as recorded is too long or cannot be written as an expression of flashcore: {message[found.end():]}"
+
+
 Accepted = tuple[Optional[str], Optional[tuple[int, int]]]
 
 
@@ -81,7 +92,7 @@ def accepted(asked: Optional[_Asked], device: torch.device, given: dict[str, Any
         _plan.require_accepted(*views, functions)
     except _library.Error as error:
         # Anything else than a bad input is raised when the call runs.
-        return (str(error) if error.kind == "bad input" else None), None
+        return (in_words_of_the_caller(error) if error.kind == "bad input" else None), None
     return None, _most(asked, device, functions) if any(asked.is_open) else None
 
 

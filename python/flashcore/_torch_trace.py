@@ -121,7 +121,7 @@ def _refuse_bits(*_: _Word) -> str:
 
 def _add(a: _Word, b: _Word, alpha: Optional[_Word] = None) -> str:
     if _are_conditions(a, b):
-        return f"({a.text} || {b.text if alpha is None else f'({alpha.text} && {b.text})'})"
+        return f"({a.text} || {b.text if alpha is None else f'({_condition(alpha)} && {b.text})'})"
     return _scaled("+", a, b, alpha)
 
 
@@ -181,8 +181,10 @@ def _power(a: _Word, b: _Word) -> str:
 
 
 def _clamp(a: _Word, low: Optional[_Word] = None, high: Optional[_Word] = None) -> str:
-    text = a.text if low is None else f"max({a.text}, {low.text})"
-    return text if high is None else f"min({text}, {high.text})"
+    are_conditions = all(x is None or x.kind == "bool" for x in (a, low, high))
+    write, larger, smaller = (lambda x: x.text, "({} || {})", "({} && {})") if are_conditions else (_number, "max({}, {})", "min({}, {})")
+    text = write(a) if low is None else larger.format(write(a), write(low))
+    return text if high is None else smaller.format(text, write(high))
 
 
 def _where(c: _Word, a: _Word, b: _Word) -> str:
@@ -355,7 +357,12 @@ def record(function: Callable[..., Any], variables: tuple[str, ...], device: tor
         lines = str(error).splitlines()
         raise Untraceable(f"it cannot be recorded: {type(error).__name__}: {lines[0][:200] if lines else ''}") from error
     writer = _Writer(module, variables, prefix)
-    result = writer.run()
+    try:
+        result = writer.run()
+    except Untraceable:
+        raise
+    except Exception as error:  # noqa: BLE001: PyTorch computes what was recorded in whatever way
+        raise Untraceable(f"it cannot be written as an expression: {type(error).__name__}: {str(error)[:200]}") from error
     score = variables[0] == "s"
     return Traced(_number(result) if score else _condition(result), writer.tensors, writer.sums_ints)
 

@@ -250,6 +250,43 @@ class FlexTest(unittest.TestCase):
             self.assertFalse(_torch_trace._recorded.get(function))
         self.assertIn("longer than an expression", self.reason(ft.flex_attention, *inputs(), cubes))
 
+    def test_hundreds_of_operations_within_each_other(self):
+        """More than Python's recursion goes through: the text is written, and the library has fewer levels."""
+        places = torch.arange(KEYS)
+
+        def mask(b, h, i, j):
+            largest = i
+            for _ in range(600):
+                largest = torch.minimum(largest, torch.maximum(places[j], j))
+            return largest + 1 > j
+
+        self.assertIn("+ 1", trace(mask, False, CPU).text)
+        self.assertIn("too long", self.reason(ft.flex_attention, *inputs(), None, block_mask(mask)))
+
+    def test_what_the_writer_does_not_foresee_goes_to_pytorch(self):
+        for unforeseen in (RecursionError("too deep"), TypeError("an argument of another PyTorch")):
+            with mock.patch.object(_torch_trace._Writer, "write", side_effect=unforeseen):
+                self.assertIn(str(unforeseen), self.reason(ft.flex_attention, *inputs(), lambda s, b, h, i, j: s * 2))
+
+    def test_messages_have_no_columns_of_a_text_that_nobody_gave(self):
+        for words, functions in {"score_mod as recorded .*1e\\+300 is no fp32 number": (lambda s, b, h, i, j: s + 1e300 * (j > i), None),
+                                 "mask_mod as recorded .*'exp' is rounded differently": (None, block_mask(lambda b, h, i, j: torch.exp(j - i) < 3))}.items():  # fmt: skip
+            for call in (ft.flex_attention, torch.compile(lambda *x: ft.flex_attention(*x), backend="aot_eager", fullgraph=True)):
+                why = self.reason(call, *inputs(), *functions)
+                self.assertRegex(why, words)
+                self.assertNotIn("column", why)
+
+    def test_conditions_as_numbers(self):
+        for function in (
+            lambda b, h, i, j: torch.add(j <= i, j > 30, alpha=2),
+            lambda b, h, i, j: torch.add(j <= i, j > 30, alpha=0),
+            lambda b, h, i, j: torch.clamp(j, min=(i > 3)) < i,
+            lambda b, h, i, j: torch.clamp(j > 3, min=(i > 3)),
+            lambda b, h, i, j: torch.clamp(j > 3, 0, 1) < i,
+        ):
+            self.assert_mask(function)
+        self.assert_same(*inputs(), lambda s, b, h, i, j: s + torch.clamp(j, max=(i > j)) * 0.5)
+
     def test_a_tensor_that_requires_a_gradient_is_not_read(self):
         slopes = torch.rand(HEADS, requires_grad=True)
         with warnings.catch_warnings():
