@@ -212,6 +212,7 @@ _WRITERS: dict[Any, Callable[..., str]] = {
 }  # fmt: skip
 
 
+_COMPARISONS = (_aten.lt, _aten.le, _aten.gt, _aten.ge, _aten.eq, _aten.ne)
 # Tensors of one number, and which.
 _FILLED: dict[Any, Callable[[torch.fx.Node], Any]] = {
     **{packet: lambda _: True for packet in (_aten.new_ones, _aten.ones, _aten.ones_like)},
@@ -261,6 +262,18 @@ class _Writer:
         packet = getattr(node.target, "overloadpacket", None)
         if dtype not in _EXACT and packet not in (_aten.index, _aten.select):
             raise Untraceable(f"{packet} in {dtype}: scores are float32 and indices int32 here")
+
+    def literal_beside(self, x: Any, other: Any) -> _Word:
+        """A number that is compared with a tensor's element becomes one of its type, as PyTorch has it."""
+        if isinstance(x, (torch.fx.Node, bool)) or not isinstance(other, torch.fx.Node):
+            return self.word_of(x)
+        word = self.words[other]
+        dtype = self.tensors[word.text].dtype if word.kind == "tensor" else other.meta["val"].dtype
+        if isinstance(x, int) and _kind(dtype) == "int" and not torch.iinfo(dtype).min <= x <= torch.iinfo(dtype).max:
+            raise Untraceable(f"it compares {dtype} with {x}, which PyTorch wraps to that type; convert the tensor to a wider one")
+        if dtype in (torch.float16, torch.bfloat16):
+            return _literal(torch.tensor(x, dtype=dtype).item())
+        return self.word_of(x)
 
     def range_of(self, node: torch.fx.Node, dtype: torch.dtype) -> Optional[_ints.Range]:
         packet = getattr(node.target, "overloadpacket", None)
@@ -315,6 +328,9 @@ class _Writer:
         writer = _WRITERS.get(packet)
         if writer is None:
             raise Untraceable(f"{packet or node.target} is none of the operations that flashcore records; flex_attention's docstring lists them")
+        if packet in _COMPARISONS:
+            a, b = node.args
+            return writer(self.literal_beside(a, b), self.literal_beside(b, a))
         named = {name: self.word_of(x) for name, x in node.kwargs.items() if name == "alpha"}
         extra = {"rounding_mode": node.kwargs["rounding_mode"]} if "rounding_mode" in node.kwargs else {}
         return writer(*(None if x is None else self.word_of(x) for x in node.args), **named, **extra)

@@ -276,6 +276,23 @@ class FlexTest(unittest.TestCase):
                 self.assertRegex(why, words)
                 self.assertNotIn("column", why)
 
+    def test_numbers_beside_narrow_elements(self):
+        signed, unsigned, short = (torch.arange(KEYS, dtype=dtype) for dtype in (torch.int8, torch.uint8, torch.int16))
+        one, half, brain = torch.tensor(5, dtype=torch.uint8), torch.full((KEYS,), 0.3333333).half(), torch.full((KEYS,), 0.1).bfloat16()
+        for function in (
+            lambda b, h, i, j: signed[j] > 200,
+            lambda b, h, i, j: (unsigned[j] > -1) & (j <= i),
+            lambda b, h, i, j: short[j] > 40000,
+            lambda b, h, i, j: (one == 261) & (j <= i),
+        ):
+            self.assert_mask(function, computed_here=False)
+        for function in (
+            lambda b, h, i, j: (signed[j] < 20) & (unsigned[j] + i < 60) & (short[j] != -1),
+            lambda b, h, i, j: unsigned[j] > 10.5,
+            lambda b, h, i, j: (half[j] >= 0.3333333) & (brain[j] == 0.1) & (half[j] < 1e6) & (j <= i),
+        ):
+            self.assert_mask(function)
+
     def test_conditions_as_numbers(self):
         for function in (
             lambda b, h, i, j: torch.add(j <= i, j > 30, alpha=2),
