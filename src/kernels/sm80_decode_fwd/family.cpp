@@ -33,8 +33,8 @@ std::int64_t units_of(const Problem& problem, int rows, std::int64_t keys) {
 bool has_codes(const Problem& problem) { return problem.has_quantised_cache() || problem.is_8bit(); }
 
 // Whether so many CTAs, or a few less, have a tile each. Where lengths are alike there are no parts to merge then: 32
-// sequences of 1,000 to 8,192 keys and eight key heads took 0.91 to 0.99 of the time that three CTAs to an SM took with
-// their parts (H200, pages of 16 bits, results/h200/decode_configs.json). Nothing else was timed.
+// and 33 sequences of 1,000 to 8,192 keys and eight key heads took 0.81 to 0.99 of the time that three CTAs to an SM
+// took with their parts (H200, pages of 16 bits, results/h200/decode_configs.json). Nothing else was timed.
 bool have_a_tile_each(const Problem& problem, std::int64_t tiles, std::int64_t ctas) {
   return problem.paged() && !has_codes(problem) && tiles <= ctas && 16 * tiles >= 15 * ctas;
 }
@@ -220,9 +220,9 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   }
 
   // Nine to sixteen query rows on keys of 16 bits. Tiles that many CTAs share merge sixteen rows of each part: eight
-  // warps of one CTA to an SM took 0.81 to 0.98 of the time of three CTAs where tiles were up to 24 (one to three
-  // sequences, eight key heads; 1.02 at one of 66), and beyond them three CTAs 0.88 to 0.98 of that of two with three
-  // stages (H200, head dim 128, results/h200/decode_configs.json).
+  // warps of one CTA to an SM took 0.77 to 1.01 of the time of three CTAs where tiles were up to 24 (one to three
+  // sequences, eight key heads), and beyond them three CTAs 0.85 to 0.97 of that of two with three stages (H200, head
+  // dim 128, results/h200/decode_configs.json).
   static std::optional<DecodeConfig> of_sixteen_rows(DecodeConfig config, std::int64_t tiles, const Problem& problem,
                                                      const DeviceLimits& limits) {
     const bool timed = limits.arch == 90 && std::min(problem.head_dim, problem.head_dim_v) > 64;
