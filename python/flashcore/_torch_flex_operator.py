@@ -57,7 +57,7 @@ def require_short(q: tuple[int, ...], k: tuple[int, ...]) -> None:
     """Shapes of a call whose function computes with what int tensors hold."""
     longest = max(*q[:3], k[2])
     if longest > _ints.MOST_OF_INDICES:
-        raise Untraceable(f"it computes with ints of a tensor, which ours of 32 bits do for sizes up to {_ints.MOST_OF_INDICES}, and one is {longest}")
+        raise Untraceable(f"it computes with ints of a tensor, and flashcore has ints of 32 bits, which are enough for sizes up to {_ints.MOST_OF_INDICES}: one is {longest}")
 
 
 # --- the operator ------------------------------------------------------------------------------------------------------
