@@ -170,26 +170,60 @@ TEST(Dispatch, DealsKeysOutWhereFewCtasWouldReadThemAll) {
   }
 }
 
+Choice decoded(const std::string& id, const DeviceInfo& device) {
+  Choice choice = dispatch(Problem::parse(id), device);
+  EXPECT_EQ(choice.candidate.family->name(), "sm80_decode_fwd") << id;
+  return choice;
+}
+unsigned ctas_of(const std::string& id, const DeviceInfo& device) {
+  const Candidate candidate = decoded(id, device).candidate;
+  const PlacedProblem problem = PlacedProblem::parse(id);
+  return candidate.family->program(candidate.config, problem, device.limits, make_layouts(problem))
+      .steps.at(0)
+      .launch.grid.x;
+}
+
 // Two CTAs of each of 132 SMs have a sequence's key head each, and nothing merges.
 TEST(Dispatch, DealsKeysOutWhereEachCtaHasATile) {
   const DeviceInfo device = gpu("h200", "sm_90");
-  const auto grid_of = [&](const char* id) {
-    const auto choice = choose(id, device);
-    EXPECT_EQ(choice.candidate.family->name(), "sm80_decode_fwd") << id;
-    const PlacedProblem problem = PlacedProblem::parse(id);
-    const Program program =
-        choice.candidate.family->program(choice.candidate.config, problem, device.limits, make_layouts(problem));
-    return program.steps.at(0).launch.grid.x;
-  };
   for (const char* group : {"h8", "h32_hk8", "h64_hk8", "h128_hk8"}) {
     const auto id = [&](int batch, int keys) {
       return fmt::format("b{}_{}_sq1_sk{}_d128_bf16_raggedfull_page16", batch, group, keys);
     };
-    EXPECT_EQ(grid_of(id(32, 1000).c_str()), 256) << group;
-    EXPECT_EQ(grid_of(id(33, 1000).c_str()), 264) << group;
+    EXPECT_EQ(ctas_of(id(32, 1000), device), 256) << group;
+    EXPECT_EQ(ctas_of(id(33, 1000), device), 264) << group;
     EXPECT_EQ(choose(id(32, 500).c_str(), device).candidate.family->name(), "sm90_short_fwd") << group;
     EXPECT_EQ(choose(id(34, 1000).c_str(), device).candidate.family->name(), "sm90_short_fwd") << group;
   }
+}
+
+// Equal lengths give each CTA whole tiles, or each tile a whole number of CTAs, where that leaves few CTAs out.
+TEST(Dispatch, CtasThatShareKeysComeOutEven) {
+  const DeviceInfo device = gpu("h200", "sm_90");
+  for (const auto& [batch, cache, ctas] : {std::tuple(64, "", 512),
+                                           {128, "", 512},
+                                           {192, "", 512},
+                                           {66, "", 528},
+                                           {62, "", 496},
+                                           {61, "", 396},
+                                           {60, "", 396},
+                                           {65, "", 520},
+                                           {100, "", 396},
+                                           {64, "_kve4m3", 512},
+                                           {128, "_kvint8_perhead", 512},
+                                           {64, "_kvint4", 512},
+                                           {64, "_kvint8_pertoken", 256},
+                                           {16, "_kve4m3", 256},
+                                           {17, "_kve4m3", 264},
+                                           {1, "_kve4m3", 264},
+                                           {16, "_kvint4", 512}}) {
+    const auto id = fmt::format("b{}_h32_hk8_sq1_sk8192_d128_bf16{}_raggedfull_page16", batch, cache);
+    EXPECT_EQ(ctas_of(id, device), ctas) << id;
+    const bool four = ctas > 3 * 132;
+    EXPECT_EQ(decoded(id, device).candidate.print().find("ctas_per_sm=4") != std::string::npos, four) << id;
+  }
+  // Nobody timed four CTAs at head dim 64.
+  EXPECT_EQ(ctas_of("b64_h32_hk8_sq1_sk8192_d64_bf16_raggedfull_page16", device), 396);
 }
 
 // Nine to sixteen query rows: one CTA of eight warps where many share a tile.
@@ -199,8 +233,8 @@ TEST(Dispatch, SixteenRowsGoByTheNumberOfTiles) {
   for (const char* id :
        {"b1_h128_hk8_sq1_sk65536_d128_bf16_raggedfull_page16", "b2_h8_hk8_sq16_sk65536_d128_bf16_raggedfull_page16"})
     EXPECT_NE(config(id).find("key_warps=8,block_n=128,num_stages=2,ctas_per_sm=1"), std::string::npos) << config(id);
-  EXPECT_NE(config("b64_h128_hk8_sq1_sk4096_d128_bf16_raggedfull_page16").find("num_stages=2,ctas_per_sm=3"),
-            std::string::npos);
+  const auto many = config("b80_h128_hk8_sq1_sk4096_d128_bf16_raggedfull_page16");
+  EXPECT_NE(many.find("num_stages=2,ctas_per_sm=3"), std::string::npos) << many;
   EXPECT_NE(config("b32_h128_hk8_sq1_sk1000_d128_bf16_raggedfull_page16").find("num_stages=3,ctas_per_sm=2"),
             std::string::npos);
 }
@@ -232,6 +266,38 @@ TEST(Dispatch, BatchInvariantDecodingKeepsPartsOfAFixedSizeOnHopper) {
     const Choice choice = batch_invariant_choice(Problem::parse(id), gpu("h100", "sm_90"));
     EXPECT_EQ(choice.candidate.family->name(), "sm80_decode_fwd") << id;
   }
+}
+
+nlohmann::json invariant_config(const std::string& id, const DeviceInfo& device) {
+  const Choice choice = batch_invariant_choice(Problem::parse(id), device);
+  EXPECT_EQ(choice.candidate.family->name(), "sm80_decode_fwd") << id;
+  return choice.candidate.family->space().to_json(choice.candidate.config);
+}
+
+// Of up to sixteen rows the warps and blocks that decide a row's bits are those of any other number of rows, and one
+// row is not computed as if there were sixteen.
+TEST(Dispatch, BatchInvariantDecodingFitsItsRowsAndKeepsItsBits) {
+  for (const char* arch : {"sm_80", "sm_86", "sm_90", "sm_120"}) {
+    for (const char* group : {"h8", "h32_hk8", "h64_hk8", "h64_hk4", "h71_hk1"}) {
+      for (const char* rest : {"d128_bf16", "d192_fp16", "d64_dv32_bf16", "d128_bf16_kve4m3",
+                               "d192_fp16_kvint8_pertoken", "d128_bf16_kvint4_pertoken"}) {
+        nlohmann::json of_one;
+        for (const int rows : {1, 2, 4, 5, 16}) {
+          for (const int batch : {1, 64}) {
+            const auto id = fmt::format("b{}_{}_sq{}_sk4096_{}_raggedfull_page16", batch, group, rows, rest);
+            const auto config = invariant_config(id, gpu("none", arch));
+            if (of_one.empty()) of_one = config;
+            for (const char* deciding : {"warp_rows", "key_warps", "block_n", "split_keys"})
+              EXPECT_EQ(config.at(deciding), of_one.at(deciding)) << id << " " << arch << " " << deciding;
+          }
+        }
+      }
+    }
+  }
+  const auto config = invariant_config("b64_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16", gpu("h200", "sm_90"));
+  EXPECT_EQ(config.at("row_warps"), 1);
+  EXPECT_EQ(config.at("key_warps"), 4);
+  EXPECT_EQ(config.at("ctas_per_sm"), 2);
 }
 
 TEST(Dispatch, FallsBackByArchitectureAndDtype) {

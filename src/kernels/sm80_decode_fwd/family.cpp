@@ -17,8 +17,9 @@ using DecodeParams = sm80_decode_fwd::Params;
 using Fp8DecodeParams = sm80_decode_fwd::Fp8Params;
 
 constexpr std::int64_t kLeastBlock = 16;  // keys
-constexpr int kInvariantKeys = 2048;      // of a part that is the same in every batch
-constexpr std::int64_t kFewUnitsOfSm = 32;
+// Keys of a part that is the same in every batch.
+constexpr int kInvariantKeys = 1024;
+constexpr std::int64_t kFewUnitsOfSm = 32, kFewKeysOfATile = 1000;
 constexpr std::int64_t kMostUnits = std::numeric_limits<int>::max();
 
 // Of so many rows, for all sequences and key heads.
@@ -32,11 +33,23 @@ std::int64_t units_of(const Problem& problem, int rows, std::int64_t keys) {
 // K and V as codes, of a quantised cache or of 8-bit q.
 bool has_codes(const Problem& problem) { return problem.has_quantised_cache() || problem.is_8bit(); }
 
-// Whether so many CTAs, or a few less, have a tile each. Where lengths are alike there are no parts to merge then: 32
-// and 33 sequences of 1,000 to 8,192 keys and eight key heads took 0.81 to 0.99 of the time that three CTAs to an SM
-// took with their parts (H200, pages of 16 bits, results/h200/decode_configs.json). Nothing else was timed.
+// How many CTAs share the keys: as many as fit, or up to a sixteenth less, so that each has whole tiles, or tiles have
+// whole numbers of them. Where lengths are alike few parts merge then, or none
+// (H200, pages, results/h200/decode_whole_tiles.json).
+std::int64_t even_ctas(const Problem& problem, std::int64_t tiles, std::int64_t ctas) {
+  if (!problem.paged() || tiles == 0 || ctas == 0) return ctas;
+  const std::int64_t rounds = (tiles + ctas - 1) / ctas;
+  const std::int64_t even = tiles < ctas ? ctas / tiles * tiles : tiles % rounds == 0 ? tiles / rounds : ctas;
+  return 16 * even >= 15 * ctas ? even : ctas;
+}
+// Whether that is whole tiles for each of about so many CTAs.
+bool have_whole_tiles(const Problem& problem, std::int64_t tiles, std::int64_t ctas) {
+  return problem.paged() && 16 * tiles >= 15 * ctas && tiles % even_ctas(problem, tiles, ctas) == 0;
+}
+// Two CTAs of an SM, of 16 bits: 32 and 33 sequences of 1,000 to 8,192 keys and eight key heads took 0.81 to 0.99 of
+// the time that three CTAs took with their parts (H200, results/h200/decode_configs.json).
 bool have_a_tile_each(const Problem& problem, std::int64_t tiles, std::int64_t ctas) {
-  return problem.paged() && !has_codes(problem) && tiles <= ctas && 16 * tiles >= 15 * ctas;
+  return !has_codes(problem) && tiles <= ctas && have_whole_tiles(problem, tiles, ctas);
 }
 
 sm80_decode_fwd::Units units_of_strides(Operand operand, const TensorLayout& layout, DType dtype, bool has_batches) {
@@ -106,6 +119,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     auto config = first_valid(problem, limits);
     if (!config) throw_internal("sm80_decode_fwd has no default config for {}", problem.id());
     const std::int64_t tiles = tiles_of(problem, sm80_decode_fwd::tile_rows(*config));
+    if (const auto four = four_ctas_of_whole_tiles(tiles, problem, limits)) return values_of(*four);
     const bool two_have_tiles = have_a_tile_each(problem, tiles, std::int64_t{2} * limits.multiprocessors);
     if (!two_have_tiles) config = of_sixteen_rows(*config, tiles, problem, limits).value_or(*config);
     // Where SMs would idle a block is worth a merge: 513 keys of eight heads took 9.4 us dealt out by blocks, and 13.5
@@ -121,14 +135,18 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     return values_of(*config);
   }
 
-  // Parts of a fixed number of keys. How many rows a tile has decides none of a row's bits, and is made to fit.
+  // Parts of a fixed number of keys. The warps that share a block's keys decide a row's bits, and go by what all
+  // batches are alike in. How many rows a tile has, and how many CTAs and stages there are, decides none and is made to
+  // fit.
   std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
                                                      const DeviceLimits& limits) const override {
     const Problem any = any_batch_of(problem);
-    auto config = first_valid(any, limits);
+    const bool few = any.seqlen_q <= kFewInvariantRows;
+    auto config = few ? first_valid_of_rows(1, any, limits) : first_valid(any, limits);
     if (!config) return std::nullopt;
     config->split_keys = kInvariantKeys, config->min_blocks = 1;
     const std::int64_t rows = problem.seqlen_q * problem.group_size();
+    if (few) return values_of(with_rows(*config, rows, problem, limits));
     while (config->row_warps > 1 && sm80_decode_fwd::tile_rows(*config) / 2 >= rows) config->row_warps /= 2;
     return values_of(*config);
   }
@@ -140,7 +158,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
         units_of(problem, sm80_decode_fwd::tile_rows(config), config.split_keys ? config.split_keys : config.block_n);
     std::int64_t ctas = std::min(static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm, units);
     const std::int64_t tiles = tiles_of(problem, sm80_decode_fwd::tile_rows(config));
-    if (config.split_keys == 0 && have_a_tile_each(problem, tiles, ctas)) ctas = tiles;
+    if (config.split_keys == 0) ctas = even_ctas(problem, tiles, ctas);
     DecodeParams params{};
     params.problem = make_forward_params(problem, layouts);
     params.group_size = static_cast<int>(problem.group_size());
@@ -193,9 +211,15 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
         (config.key_warps < 4 || (problem.has_expression() && config.num_stages > 4)))
       return "one or two key warps, and more than four stages beside functions of the user's own, have too few "
              "registers for int4 beside more than 64 columns here";
-    // 12 to 16 bytes at head dims 96 and 128, of the default until 30 November 2026. fp16 needs no scale of its own.
-    if (config.warp_rows == 8 && config.ctas_per_sm > 2 && is_int4 && problem.dtype == DType::kBF16)
-      return "three CTAs of an SM leave too few registers for int4 beside q of bf16 and 8 query rows";
+    // Beside bf16 8 to 20 bytes at head dims 96 and 128 of int4, and at 128 of 8 bits; with three stages of int4 for
+    // four CTAs alone. fp16 needs no scale of its own, and spills 4 to 36 before sm_90.
+    if (config.warp_rows == 8 && config.key_warps > 2 && config.ctas_per_sm > 2 && problem.has_quantised_cache() &&
+        problem.head_dim_v > 64 &&
+        (limits.arch < 90 ||
+         (problem.dtype == DType::kBF16 && (config.num_stages == 2 || (is_int4 && config.ctas_per_sm > 3)))))
+      return "three CTAs of an SM leave too few registers for a quantised cache beside 8 query rows and four key "
+             "warps, "
+             "but with three stages from sm_90 on, or with q of fp16 there";
     // 4 bytes at head dims 144 to 192 beside 48 and 64 columns.
     if (config.ctas_per_sm > 2 && config.key_warps > 2 && problem.is_8bit() && problem.head_dim > 128 &&
         problem.head_dim_v > 32)
@@ -235,25 +259,73 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     if (!is_valid(config, problem, limits)) return std::nullopt;
     return config;
   }
+  // Up to sixteen query rows where four small CTAs of each SM have whole tiles: 0.94 to 0.98 of the time of the config
+  // that else were the default, of 64 and 128 sequences of 1,000 to 4,096 keys and eight key heads, and 0.96 to 0.98 of
+  // caches of 8 bits (H200, head dim 128, results/h200/decode_whole_tiles.json).
+  static std::optional<DecodeConfig> four_ctas_of_whole_tiles(std::int64_t tiles, const Problem& problem,
+                                                              const DeviceLimits& limits) {
+    const std::int64_t rows = problem.seqlen_q * problem.group_size();
+    const bool timed = limits.arch == 90 && std::min(problem.head_dim, problem.head_dim_v) > 64 &&
+                       problem.seqlen_kv >= kFewKeysOfATile && !problem.is_8bit() && !problem.has_expression() &&
+                       problem.k_scaling() != Scaling::kToken;
+    if (!timed || rows > 16 || !have_whole_tiles(problem, tiles, std::int64_t{4} * limits.multiprocessors))
+      return std::nullopt;
+    DecodeConfig config = {.key_warps = 2, .num_stages = 2, .ctas_per_sm = 4};
+    config.block_n = 512 / bits_of(problem.cache_dtype());
+    for (config.warp_rows = rows <= 8 ? 8 : 16;; config.warp_rows = 16) {
+      if (is_valid(config, problem, limits)) return config;
+      if (config.warp_rows == 16) return std::nullopt;
+    }
+  }
   // Up to eight query rows. On an H100 a quantised cache took 0.85 to 0.99 of the time of 16 rows. More CTAs of int4
-  // are faster, 0.95 at 64 sequences of 4,096 keys in pages of heads, but where their parts have to be merged: 1.1 at
-  // one sequence of 32,768.
+  // are faster, 0.83 at 64 sequences of 4,096 keys, 0.90 at 16 of 8,192, but where their parts have to be merged: 1.06
+  // at one sequence of 32,768 (H200, results/h200/decode_whole_tiles.json).
   std::optional<DecodeConfig> first_valid_of_eight(const Problem& problem, const DeviceLimits& limits) const {
     struct Ring {
-      int block_n, num_stages, ctas_per_sm;
+      int key_warps, block_n, num_stages, ctas_per_sm;
     };
-    constexpr Ring kRings[] = {{128, 2, 4}, {128, 2, 2}, {64, 2, 2}, {64, 2, 3}, {64, 2, 2}};
+    constexpr Ring kRings[] = {{2, 128, 2, 4}, {4, 128, 2, 2}, {4, 64, 2, 2}, {4, 64, 2, 3}, {4, 64, 2, 2}};
     const bool is_int4 = problem.kv_dtype == DType::kInt4;
     const bool many = is_int4 && units_of(problem, 8, 128) >= std::int64_t{32} * limits.multiprocessors;
     for (const Ring& ring : std::span(kRings).subspan(many ? 0 : has_codes(problem) ? 1 : 3)) {
-      const DecodeConfig config = {
-          .warp_rows = 8, .block_n = ring.block_n, .num_stages = ring.num_stages, .ctas_per_sm = ring.ctas_per_sm};
+      const DecodeConfig config = {.warp_rows = 8,
+                                   .key_warps = ring.key_warps,
+                                   .block_n = ring.block_n,
+                                   .num_stages = ring.num_stages,
+                                   .ctas_per_sm = ring.ctas_per_sm};
       if (is_valid(config, problem, limits)) return config;
     }
     return std::nullopt;
   }
+  // `config` with tiles of as many rows as the problem has, or the most that are valid, and with the CTAs and stages
+  // that these leave room for. `config` itself is valid.
+  static DecodeConfig with_rows(const DecodeConfig& config, std::int64_t rows, const Problem& problem,
+                                const DeviceLimits& limits) {
+    for (int row_warps = row_warps_of(rows); row_warps > config.row_warps; row_warps /= 2) {
+      for (int ctas = config.ctas_per_sm; ctas >= 1; --ctas) {
+        for (int stages = config.num_stages; stages >= 2; --stages) {
+          DecodeConfig more = config;
+          more.row_warps = row_warps, more.ctas_per_sm = ctas, more.num_stages = stages;
+          if (is_valid(more, problem, limits)) return more;
+        }
+      }
+    }
+    return config;
+  }
+  static int row_warps_of(std::int64_t rows) { return rows <= 16 ? 1 : rows <= 32 ? 2 : 4; }
   // As many bytes on their way to an SM as there is room for, and tiles of rows that read the keys as seldom as can be.
   std::optional<DecodeConfig> first_valid(const Problem& problem, const DeviceLimits& limits) const {
+    const std::int64_t rows = problem.seqlen_q * problem.group_size();
+    if (rows <= 8) {
+      if (auto few = first_valid_of_eight(problem, limits)) return few;
+    }
+    for (int row_warps = row_warps_of(rows); row_warps >= 1; row_warps /= 2) {
+      if (auto config = first_valid_of_rows(row_warps, problem, limits)) return config;
+    }
+    return std::nullopt;
+  }
+  static std::optional<DecodeConfig> first_valid_of_rows(int row_warps, const Problem& problem,
+                                                         const DeviceLimits& limits) {
     struct Ring {
       int key_warps, block_n, num_stages, ctas_per_sm;
     };
@@ -265,19 +337,13 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     const std::span<const Ring> rings = std::span(kRings).subspan(problem.kv_dtype == DType::kInt4 ? 0
                                                                   : has_codes(problem)             ? 1
                                                                                                    : 2);
-    const std::int64_t rows = problem.seqlen_q * problem.group_size();
-    if (rows <= 8) {
-      if (auto few = first_valid_of_eight(problem, limits)) return few;
-    }
-    for (int row_warps = rows <= 16 ? 1 : rows <= 32 ? 2 : 4; row_warps >= 1; row_warps /= 2) {
-      for (const Ring& ring : rings) {
-        const DecodeConfig config = {.row_warps = row_warps,
-                                     .key_warps = ring.key_warps,
-                                     .block_n = ring.block_n,
-                                     .num_stages = ring.num_stages,
-                                     .ctas_per_sm = ring.ctas_per_sm};
-        if (is_valid(config, problem, limits)) return config;
-      }
+    for (const Ring& ring : rings) {
+      const DecodeConfig config = {.row_warps = row_warps,
+                                   .key_warps = ring.key_warps,
+                                   .block_n = ring.block_n,
+                                   .num_stages = ring.num_stages,
+                                   .ctas_per_sm = ring.ctas_per_sm};
+      if (is_valid(config, problem, limits)) return config;
     }
     return std::nullopt;
   }
