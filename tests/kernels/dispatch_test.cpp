@@ -146,12 +146,15 @@ TEST(Dispatch, DecodesPagesOnHopperByTma) {
     for (const char* arch : {"sm_80", "sm_89", "sm_120"})
       EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
   }
-  // One long sequence among short ones would wait for the few CTAs that the bounds give it.
-  for (const char* id : {"b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16",
-                         "b32_h32_hk8_sq1_sk131072_d128_bf16_raggedfull_page16"}) {
-    for (const char* device : {"h100", "h200", "none"})
-      EXPECT_EQ(choose(id, gpu(device, "sm_90")).candidate.family->name(), "sm80_decode_fwd") << id << " " << device;
-  }
+  // One long sequence among short ones would wait for the few CTAs that the bounds give it, but where the others take
+  // ten times as long.
+  for (const auto& [id, family] : {std::pair("b32_h32_hk8_sq1_sk131072_d128_bf16_raggedfull_page16", "sm80_decode_fwd"),
+                                   {"b64_h32_hk8_sq1_sk16384_d128_bf16_raggedfull_page16", "sm80_decode_fwd"},
+                                   {"b48_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16", "sm80_decode_fwd"},
+                                   {"b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16", "sm90_short_fwd"},
+                                   {"b64_h128_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16", "sm90_short_fwd"},
+                                   {"b128_h64_hk8_sq1_sk2048_d128_bf16_raggedfull_page16", "sm90_short_fwd"}})
+    EXPECT_EQ(choose(id, gpu("h200", "sm_90")).candidate.family->name(), family) << id;
   const char* prompt = "b8_h64_hk8_sq17_sk9000_d64_bf16_causal_raggedfull_page64";
   EXPECT_EQ(choose(prompt, gpu("none", "sm_90")).candidate.family->name(), "sm90_fwd");
 }
@@ -200,30 +203,30 @@ TEST(Dispatch, DealsKeysOutWhereEachCtaHasATile) {
 // Equal lengths give each CTA whole tiles, or each tile a whole number of CTAs, where that leaves few CTAs out.
 TEST(Dispatch, CtasThatShareKeysComeOutEven) {
   const DeviceInfo device = gpu("h200", "sm_90");
-  for (const auto& [batch, cache, ctas] : {std::tuple(64, "", 512),
-                                           {128, "", 512},
-                                           {192, "", 512},
-                                           {66, "", 528},
-                                           {62, "", 496},
-                                           {61, "", 396},
-                                           {60, "", 396},
-                                           {65, "", 520},
-                                           {100, "", 396},
+  for (const auto& [batch, cache, ctas] : {std::tuple(4, "", 384),
+                                           {5, "", 396},
+                                           {32, "", 256},
+                                           {33, "", 264},
+                                           {48, "", 384},
+                                           {64, "", 396},
                                            {64, "_kve4m3", 512},
+                                           {62, "_kve4m3", 496},
+                                           {61, "_kve4m3", 264},
+                                           {66, "_kve4m3", 528},
+                                           {65, "_kve4m3", 520},
                                            {128, "_kvint8_perhead", 512},
-                                           {64, "_kvint4", 512},
-                                           {64, "_kvint8_pertoken", 256},
+                                           {192, "_kve5m2", 512},
+                                           {100, "_kve4m3", 264},
                                            {16, "_kve4m3", 256},
                                            {17, "_kve4m3", 264},
                                            {1, "_kve4m3", 264},
+                                           {64, "_kvint4", 512},
                                            {16, "_kvint4", 512}}) {
-    const auto id = fmt::format("b{}_h32_hk8_sq1_sk8192_d128_bf16{}_raggedfull_page16", batch, cache);
+    const auto id = fmt::format("b{}_h32_hk8_sq1_sk32768_d128_bf16{}_raggedfull_page16", batch, cache);
     EXPECT_EQ(ctas_of(id, device), ctas) << id;
     const bool four = ctas > 3 * 132;
     EXPECT_EQ(decoded(id, device).candidate.print().find("ctas_per_sm=4") != std::string::npos, four) << id;
   }
-  // Nobody timed four CTAs at head dim 64.
-  EXPECT_EQ(ctas_of("b64_h32_hk8_sq1_sk8192_d64_bf16_raggedfull_page16", device), 396);
 }
 
 // Nine to sixteen query rows: one CTA of eight warps where many share a tile.
@@ -233,7 +236,7 @@ TEST(Dispatch, SixteenRowsGoByTheNumberOfTiles) {
   for (const char* id :
        {"b1_h128_hk8_sq1_sk65536_d128_bf16_raggedfull_page16", "b2_h8_hk8_sq16_sk65536_d128_bf16_raggedfull_page16"})
     EXPECT_NE(config(id).find("key_warps=8,block_n=128,num_stages=2,ctas_per_sm=1"), std::string::npos) << config(id);
-  const auto many = config("b80_h128_hk8_sq1_sk4096_d128_bf16_raggedfull_page16");
+  const auto many = config("b100_h128_hk8_sq1_sk65536_d128_bf16_raggedfull_page16");
   EXPECT_NE(many.find("num_stages=2,ctas_per_sm=3"), std::string::npos) << many;
   EXPECT_NE(config("b32_h128_hk8_sq1_sk1000_d128_bf16_raggedfull_page16").find("num_stages=3,ctas_per_sm=2"),
             std::string::npos);

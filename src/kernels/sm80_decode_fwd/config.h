@@ -186,8 +186,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& of_problem, con
     return "split_keys goes with warp_rows=16: its bits are the same whatever the rows of a tile";
   if (keys_first(c) && (all_chunks(t) % (2 * c.key_warps) != 0 || all_chunks(t) % (code_steps(t) * c.key_warps) != 0))
     return "with 8 query rows each key warp merges an even number of eight columns, and of codes whole words";
-  if (keys_first(c) && (transforms_scores(t) || has_expression(t) || t.token_factors || !keeps_q(t)))
-    return "8 query rows have no functions of scores, no factors for each key and a head_dim of up to 128";
+  if (keys_first(c) && (transforms_scores(t) || has_expression(t) || !keeps_q(t)))
+    return "8 query rows have no functions of scores and a head_dim of up to 128";
   if (c.block_n % (16 * c.key_warps) != 0) return "block_n must be a multiple of 16 keys per warp (16 * key_warps)";
   if (c.row_warps * c.key_warps > 16) return "more than 16 warps";
   // Of a bias the elements of all keys of a warp are on their way together.

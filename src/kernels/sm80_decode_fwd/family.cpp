@@ -212,14 +212,15 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
       return "one or two key warps, and more than four stages beside functions of the user's own, have too few "
              "registers for int4 beside more than 64 columns here";
     // Beside bf16 8 to 20 bytes at head dims 96 and 128 of int4, and at 128 of 8 bits; with three stages of int4 for
-    // four CTAs alone. fp16 needs no scale of its own, and spills 4 to 36 before sm_90.
-    if (config.warp_rows == 8 && config.key_warps > 2 && config.ctas_per_sm > 2 && problem.has_quantised_cache() &&
-        problem.head_dim_v > 64 &&
-        (limits.arch < 90 ||
-         (problem.dtype == DType::kBF16 && (config.num_stages == 2 || (is_int4 && config.ctas_per_sm > 3)))))
-      return "three CTAs of an SM leave too few registers for a quantised cache beside 8 query rows and four key "
-             "warps, "
-             "but with three stages from sm_90 on, or with q of fp16 there";
+    // four CTAs alone. fp16 needs no scale of its own, and spills 4 to 36 before sm_90. Factors of keys spill 4
+    // anywhere.
+    if (config.warp_rows == 8 && config.key_warps > 2 && config.ctas_per_sm > 2 && problem.has_quantised_cache()) {
+      const bool is_full =
+          problem.dtype == DType::kBF16 && (config.num_stages == 2 || (is_int4 && config.ctas_per_sm > 3));
+      if (problem.k_scaling() == Scaling::kToken || (problem.head_dim_v > 64 && (limits.arch < 90 || is_full)))
+        return "three CTAs of an SM leave too few registers for a quantised cache beside 8 query rows and four key "
+               "warps, but from sm_90 on with three stages, or with q of fp16, and without factors of keys";
+    }
     // 4 bytes at head dims 144 to 192 beside 48 and 64 columns.
     if (config.ctas_per_sm > 2 && config.key_warps > 2 && problem.is_8bit() && problem.head_dim > 128 &&
         problem.head_dim_v > 32)
@@ -259,23 +260,21 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     if (!is_valid(config, problem, limits)) return std::nullopt;
     return config;
   }
-  // Up to sixteen query rows where four small CTAs of each SM have whole tiles: 0.94 to 0.98 of the time of the config
-  // that else were the default, of 64 and 128 sequences of 1,000 to 4,096 keys and eight key heads, and 0.96 to 0.98 of
-  // caches of 8 bits (H200, head dim 128, results/h200/decode_whole_tiles.json).
+  // Quantised caches and up to eight query rows, where four small CTAs of each SM have whole tiles: 0.95 to 0.98 of the
+  // time of two CTAs with equal lengths, 0.98 to 1.03 with random ones (64 and 128 sequences, eight key heads, H200,
+  // head dim 128, results/h200/decode_whole_tiles.json). Of 16 bits they took 0.94 to 0.98 of the time of three CTAs
+  // with equal lengths, and 1.02 to 1.08 with random ones.
   static std::optional<DecodeConfig> four_ctas_of_whole_tiles(std::int64_t tiles, const Problem& problem,
                                                               const DeviceLimits& limits) {
-    const std::int64_t rows = problem.seqlen_q * problem.group_size();
     const bool timed = limits.arch == 90 && std::min(problem.head_dim, problem.head_dim_v) > 64 &&
-                       problem.seqlen_kv >= kFewKeysOfATile && !problem.is_8bit() && !problem.has_expression() &&
-                       problem.k_scaling() != Scaling::kToken;
-    if (!timed || rows > 16 || !have_whole_tiles(problem, tiles, std::int64_t{4} * limits.multiprocessors))
+                       problem.seqlen_kv >= kFewKeysOfATile && problem.has_quantised_cache();
+    if (!timed || problem.seqlen_q * problem.group_size() > 8 ||
+        !have_whole_tiles(problem, tiles, std::int64_t{4} * limits.multiprocessors))
       return std::nullopt;
-    DecodeConfig config = {.key_warps = 2, .num_stages = 2, .ctas_per_sm = 4};
+    DecodeConfig config = {.warp_rows = 8, .key_warps = 2, .num_stages = 2, .ctas_per_sm = 4};
     config.block_n = 512 / bits_of(problem.cache_dtype());
-    for (config.warp_rows = rows <= 8 ? 8 : 16;; config.warp_rows = 16) {
-      if (is_valid(config, problem, limits)) return config;
-      if (config.warp_rows == 16) return std::nullopt;
-    }
+    if (!is_valid(config, problem, limits)) return std::nullopt;
+    return config;
   }
   // Up to eight query rows. On an H100 a quantised cache took 0.85 to 0.99 of the time of 16 rows. More CTAs of int4
   // are faster, 0.83 at 64 sequences of 4,096 keys, 0.90 at 16 of 8,192, but where their parts have to be merged: 1.06

@@ -155,11 +155,34 @@ FC_DEVICE void scale_eight_rows(float (&acc)[kCount][2], const float (&factor)[2
   for (int n = 0; n < kCount; ++n) acc[n][0] *= factor[0], acc[n][1] *= factor[1];
 }
 
+// Scores or weights times the factors of their keys; `first`: the word of the lane's first key.
+template <int kTiles>
+FC_DEVICE void multiply_by_factors(float (&of_keys)[kTiles][2], ptx::SharedAddress first) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    const float factor = ptx::float_of_bits(ptx::ld_shared_u32(first + 32 * n));
+    of_keys[n][0] *= factor, of_keys[n][1] *= factor;
+  }
+}
+// The largest weight of a row, of all lanes that share it.
+template <int kTiles>
+FC_DEVICE float largest_weight(const float (&weights)[kTiles][2], int r) {
+  float own = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) own = ptx::max(own, weights[n][r]);
+  return octet_max(own);
+}
+template <int kTiles>
+FC_DEVICE void scale_row(float (&weights)[kTiles][2], int r, float factor) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) weights[n][r] *= factor;
+}
+
 // The weights of keys 16·step .. 16·step + 15 as operand b.
 template <Traits T, int kTiles>
 FC_DEVICE void pack_weights(unsigned (&p)[2], const float (&weights)[kTiles][2], int step) {
   constexpr Element kE = operand_element(T);
-  constexpr float kScale = weight_scale(T);
+  constexpr float kScale = T.token_factors ? 1.0f : weight_scale(T);  // else weights are scaled already
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float(&own)[2] = weights[2 * step + i];

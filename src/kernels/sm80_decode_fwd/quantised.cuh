@@ -167,6 +167,27 @@ FC_DEVICE void multiply_sixteen_values(float (&acc_o)[kChunks][4], int chunk, co
   }
 }
 
+// Scores or weights times the factors of their keys; `first`: the word of the lane's first key.
+template <int kTiles>
+FC_DEVICE void multiply_by_factors(float (&of_keys)[kTiles][4], ptx::SharedAddress first) {
+  float own[kTiles][2];
+  tile::load_factors(own, first);
+  tile::multiply_columns(of_keys, own);
+}
+// The largest weight of a row, of all lanes that share it.
+template <int kTiles>
+FC_DEVICE float largest_weight(const float (&weights)[kTiles][4], int r) {
+  float own = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) own = ptx::max(own, ptx::max(weights[n][2 * r], weights[n][2 * r + 1]));
+  return tile::quad_max(own);
+}
+template <int kTiles>
+FC_DEVICE void scale_row(float (&weights)[kTiles][4], int r, float factor) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) weights[n][2 * r] *= factor, weights[n][2 * r + 1] *= factor;
+}
+
 // Weights times the factors of their values, where each value has its own, in units of a power of two that the largest
 // of a row is less than twice of: fp16 holds them as it holds weights. The unit follows the largest: a new one raises
 // it, and a larger maximum of scores, under which those before weigh less, lowers it; O is rescaled for both. Each row
@@ -186,15 +207,11 @@ struct ValueUnit {
   FC_DEVICE float to_weight(int r) const { return ptx::float_of_bits((2 * kBias + kTop - exponent(r)) << 23); }
   // What O is multiplied with at the end.
   FC_DEVICE float undone(int r) const { return ptx::float_of_bits((exponent(r) - kTop) << 23); }
-  // By a row's weights of a block and what those before it weigh now, `rescale`; what O so far is multiplied with
-  // beside that.
-  template <int kTiles>
-  FC_DEVICE float follow(const float (&weights)[kTiles][4], float rescale, int r) {
+  // By the largest of a row's weights of a block and what those before it weigh now, `rescale`; what O so far is
+  // multiplied with beside that.
+  FC_DEVICE float follow(float largest_of_block, float rescale, int r) {
     const int before = exponent(r);
-    float own = 0.0f;
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) own = ptx::max(own, ptx::max(weights[n][2 * r], weights[n][2 * r + 1]));
-    largest[r] = ptx::max(tile::quad_max(own), largest[r] * rescale);
+    largest[r] = ptx::max(largest_of_block, largest[r] * rescale);
     const int above = exponent(r) - before;
     // Far below is only what follows an O of 0.
     return above < kBias ? ptx::float_of_bits((kBias - tile::max_int(above, -kBias)) << 23) : 0.0f;

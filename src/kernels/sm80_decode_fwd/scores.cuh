@@ -112,11 +112,7 @@ struct Queries {
     }
     if constexpr (scales_q(T) && keys_first(C)) scale_eight_rows(acc_s, factors);
     else if constexpr (scales_q(T)) tile::scale_rows(acc_s, factors);
-    if constexpr (T.token_factors) {
-      float own[Context::kKeyTiles][2];
-      tile::load_factors(own, context.own_factors(number));
-      tile::multiply_columns(acc_s, own);
-    }
+    if constexpr (T.token_factors) multiply_by_factors(acc_s, context.own_factors(number));
     if constexpr (marks_missing(T))
       spoil_missing(acc_s,
                     context.address_missing(number) + 4 * (context.key_warp * Context::kKeys + context.own_key()));

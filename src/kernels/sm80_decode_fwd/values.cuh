@@ -35,16 +35,12 @@ struct Output {
   }
   // Weights become those of what V stores.
   FC_DEVICE void weigh_by_factors(const Context& context, Scores& acc_s, int number, float (&rescale)[2]) {
-    float own[Context::kKeyTiles][2];
-    tile::load_factors(own, context.own_factors(number) + 4 * C.block_n);
-    tile::multiply_columns(acc_s, own);
+    multiply_by_factors(acc_s, context.own_factors(number) + 4 * C.block_n);
     if constexpr (weight_scale(T) != 1.0f) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        rescale[r] *= unit.follow(acc_s, rescale[r], r);
-#pragma unroll
-        for (int n = 0; n < Context::kKeyTiles; ++n)
-          acc_s[n][2 * r] *= unit.to_weight(r), acc_s[n][2 * r + 1] *= unit.to_weight(r);
+        rescale[r] *= unit.follow(largest_weight(acc_s, r), rescale[r], r);
+        scale_row(acc_s, r, unit.to_weight(r));
       }
     }
   }
@@ -98,6 +94,7 @@ struct Output {
     constexpr int kOwn = warp_chunks(C, T);
     tile::RowState state = softmax.state();
     float own[kOwn][2], o[kOwn][4];
+    if constexpr (T.token_factors) scale_eight_rows(acc_o, {unit.undone(0), unit.undone(1)});  // each key warp's own
     if constexpr (C.key_warps == 1) {
 #pragma unroll
       for (int c = 0; c < kOwn; ++c) own[c][0] = acc_o[c][0], own[c][1] = acc_o[c][1];
@@ -111,7 +108,8 @@ struct Output {
       for (int c = 0; c < kOwn; ++c) own[c][0] = pairs[c / 2][c % 2], own[c][1] = pairs[c / 2][2 + c % 2];
     }
     transpose_eight_rows(o, own, context.lane);
-    if constexpr (has_quantised_cache(T)) sort_columns<T>(o);
+    if constexpr (T.token_factors) sort_columns<T>(o, 1.0f, 1.0f);
+    else if constexpr (has_quantised_cache(T)) sort_columns<T>(o);
     end_of_run(context, rest_of(context, run), transpose_state(state, context.lane), o);
   }
   template <class Chunks>

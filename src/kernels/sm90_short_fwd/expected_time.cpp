@@ -159,11 +159,26 @@ double dealt_out_us(const Problem& problem, const DeviceLimits& limits) {
          dram_us(problem, carry_over(fitted.nearest(limits).device, limits).dram_bytes_per_us);
 }
 
-double loss_of_one_long_sequence(const Config& config, const Problem& problem, const DeviceLimits& limits) {
+namespace {
+
+Problem of_one_sequence(const Problem& problem) {
   Problem one = problem;
   one.batch = 1;
+  return one;
+}
+
+}  // namespace
+
+double loss_of_one_long_sequence(const Config& config, const Problem& problem, const DeviceLimits& limits) {
+  const Problem one = of_one_sequence(problem);
   const auto us = expected_us(config, one, limits);
   return us ? *us / dealt_out_us(one, limits) : kNotMeasuredUs;
+}
+
+double one_long_sequence_longer_us(const Config& config, const Problem& problem, const DeviceLimits& limits) {
+  const Problem one = of_one_sequence(problem);
+  const auto us = expected_us(config, one, limits);
+  return us ? *us - dealt_out_us(one, limits) : kNotMeasuredUs;
 }
 
 }  // namespace flashcore::sm90_short_fwd

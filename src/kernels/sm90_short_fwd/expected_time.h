@@ -20,5 +20,7 @@ double dealt_out_us(const Problem& problem, const DeviceLimits& limits);
 
 // Of a paged batch in which one sequence has nearly all keys: how many times as long the config takes as such a kernel.
 double loss_of_one_long_sequence(const Config& config, const Problem& problem, const DeviceLimits& limits);
+// How much longer it takes then, in us.
+double one_long_sequence_longer_us(const Config& config, const Problem& problem, const DeviceLimits& limits);
 
 }  // namespace flashcore::sm90_short_fwd

@@ -26,6 +26,15 @@ constexpr std::int64_t kLeastSpread = 8;
 // Of one long sequence among short ones, against keys that are dealt out evenly. Of more than 16 rows packed such
 // dealing takes 1.15 to 1.25 of the time where lengths are alike.
 constexpr double kMostLoss = 2, kMostLossOfManyRows = 6;
+// How much longer a sequence of the bound is under way alone than when dealt out: as a share of the time of the whole
+// batch at its bounds, and in us. With so little one sequence of up to eight times the mean is hidden under the others,
+// and CTAs without clusters are faster: 64 and 128 sequences of up to 2,048 to 8,192 keys took 0.95 to 0.99 of the time
+// of keys dealt out with equal lengths, 0.92 to 0.97 with random ones, and 0.87 to 1.08 where the longest was six times
+// the mean (H200, results/h200/decode_whole_tiles.json).
+constexpr double kMostShare = 0.115, kMostLongerUs = 60;
+constexpr double kMostOfDealtOut = 1.03;  // of the whole batch
+// What such a config may lose against the best, of the two cases together.
+constexpr double kMostForAShare = 0.08;
 // Of a wave and little more, the keys dealt out evenly took 0.93 to 0.94 of the time on an H100 (17 sequences of 4,096
 // or 16,384 keys, 136 tiles on 132 SMs), and 0.83 to 0.96 on an H200.
 constexpr std::int64_t kFewRows = 8, kMostTimedRows = 16;
@@ -58,12 +67,28 @@ struct Expected {
   Config config;
   double alike_us, spread_us;
 };
-// The config that loses least against the best of each case.
-const Config& best_of_both(const std::vector<Expected>& candidates) {
+// Whether one long sequence is hidden under the others.
+bool hides_a_long_sequence(const Config& config, const Problem& problem, const DeviceLimits& limits) {
+  if (config.cluster > 1) return false;
+  const double dealt_out = sm90_short_fwd::dealt_out_us(problem, limits);
+  return sm90_short_fwd::one_long_sequence_longer_us(config, problem, limits) <=
+             std::min(kMostLongerUs, kMostShare * dealt_out) &&
+         *sm90_short_fwd::expected_us(config, problem, limits) <= kMostOfDealtOut * dealt_out;
+}
+// The config that loses least against the best of each case; one that hides a long sequence, if it loses little more.
+const Config& best_of_both(const std::vector<Expected>& candidates, const Problem& problem,
+                           const DeviceLimits& limits) {
   const auto least = [&](double Expected::*us) { return (*std::ranges::min_element(candidates, {}, us)).*us; };
   const double alike = least(&Expected::alike_us), spread = least(&Expected::spread_us);
   const auto loss = [&](const Expected& e) { return e.alike_us / alike + e.spread_us / spread; };
-  return std::ranges::min_element(candidates, {}, loss)->config;
+  const Expected* best = &*std::ranges::min_element(candidates, {}, loss);
+  if (sm90_short_fwd::loss_of_one_long_sequence(best->config, problem, limits) <= kMostLoss) return best->config;
+  const Expected* even = nullptr;
+  for (const Expected& e : candidates) {
+    if (loss(e) > loss(*best) + kMostForAShare || (even && loss(e) >= loss(*even))) continue;
+    if (hides_a_long_sequence(e.config, problem, limits)) even = &e;
+  }
+  return even ? even->config : best->config;
 }
 
 class Sm90ShortForward final : public GpuFamily<Config> {
@@ -109,7 +134,8 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     if (idles(config, problem, limits)) return 94;
     if (problem.batch == 1) return 97;
     const double most = problem.seqlen_q * problem.group_size() > 16 ? kMostLossOfManyRows : kMostLoss;
-    return sm90_short_fwd::loss_of_one_long_sequence(config, problem, limits) <= most ? 97 : 94;
+    if (sm90_short_fwd::loss_of_one_long_sequence(config, problem, limits) <= most) return 97;
+    return problem.batch >= kLeastSpread && hides_a_long_sequence(config, problem, limits) ? 97 : 94;
   }
 
   // Whether a sequence's own CTAs, a cluster at the most, leave so much of the SMs or of DRAM's rate unused that keys
@@ -169,7 +195,7 @@ class Sm90ShortForward final : public GpuFamily<Config> {
         }
       }
     }
-    if (is_ragged && !candidates.empty()) return values_of(best_of_both(candidates));
+    if (is_ragged && !candidates.empty()) return values_of(best_of_both(candidates, problem, limits));
     if (!best.config) throw_internal("sm90_short_fwd has no default config for {}", problem.id());
     return values_of(*best.config);
   }
