@@ -260,10 +260,10 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     if (!is_valid(config, problem, limits)) return std::nullopt;
     return config;
   }
-  // Quantised caches and up to eight query rows, where four small CTAs of each SM have whole tiles: 0.95 to 0.98 of the
-  // time of two CTAs with equal lengths, 0.98 to 1.03 with random ones (64 and 128 sequences, eight key heads, H200,
+  // Quantised caches and up to eight query rows, where four small CTAs of each SM have whole tiles: 0.96 to 0.99 of the
+  // time of two CTAs with equal lengths, 1.00 to 1.03 with random ones (64 and 128 sequences, eight key heads, H200,
   // head dim 128, results/h200/decode_whole_tiles.json). Of 16 bits they took 0.94 to 0.98 of the time of three CTAs
-  // with equal lengths, and 1.02 to 1.08 with random ones.
+  // with equal lengths, and 1.03 to 1.17 with random ones.
   static std::optional<DecodeConfig> four_ctas_of_whole_tiles(std::int64_t tiles, const Problem& problem,
                                                               const DeviceLimits& limits) {
     const bool timed = limits.arch == 90 && std::min(problem.head_dim, problem.head_dim_v) > 64 &&
