@@ -11,6 +11,8 @@
 #include "kernels/batch_invariant.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "kernels/gpu_family.h"
+#include "kernels/sm80_decode_fwd/config.h"
 
 namespace flashcore {
 namespace {
@@ -146,14 +148,15 @@ TEST(Dispatch, DecodesPagesOnHopperByTma) {
     for (const char* arch : {"sm_80", "sm_89", "sm_120"})
       EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
   }
-  // One long sequence among short ones would wait for the few CTAs that the bounds give it, but where the others take
-  // ten times as long.
+  // One long sequence among short ones would wait for the few CTAs that the bounds give it, but where the others hide
+  // it: 48 sequences are too few, 16,384 keys too many, and of 56 sequences the rounds of CTAs come out badly.
   for (const auto& [id, family] : {std::pair("b32_h32_hk8_sq1_sk131072_d128_bf16_raggedfull_page16", "sm80_decode_fwd"),
-                                   {"b64_h32_hk8_sq1_sk16384_d128_bf16_raggedfull_page16", "sm80_decode_fwd"},
+                                   {"b64_h128_hk8_sq1_sk16384_d128_bf16_raggedfull_page16", "sm80_decode_fwd"},
                                    {"b48_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16", "sm80_decode_fwd"},
+                                   {"b56_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16", "sm80_decode_fwd"},
                                    {"b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16", "sm90_short_fwd"},
-                                   {"b64_h128_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16", "sm90_short_fwd"},
-                                   {"b128_h64_hk8_sq1_sk2048_d128_bf16_raggedfull_page16", "sm90_short_fwd"}})
+                                   {"b128_h64_hk8_sq1_sk2048_d128_bf16_raggedfull_page16", "sm90_short_fwd"},
+                                   {"b128_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16", "sm90_short_fwd"}})
     EXPECT_EQ(choose(id, gpu("h200", "sm_90")).candidate.family->name(), family) << id;
   const char* prompt = "b8_h64_hk8_sq17_sk9000_d64_bf16_causal_raggedfull_page64";
   EXPECT_EQ(choose(prompt, gpu("none", "sm_90")).candidate.family->name(), "sm90_fwd");
@@ -227,6 +230,16 @@ TEST(Dispatch, CtasThatShareKeysComeOutEven) {
     const bool four = ctas > 3 * 132;
     EXPECT_EQ(decoded(id, device).candidate.print().find("ctas_per_sm=4") != std::string::npos, four) << id;
   }
+  // Four CTAs of 8 bits where they were timed.
+  for (const char* id : {"b64_h32_hk8_sq1_sk32768_d64_bf16_kve4m3_raggedfull_page16",
+                         "b64_h32_hk8_sq1_sk900_d128_bf16_kve4m3_raggedfull_page16",
+                         "b64_h32_hk8_sq1_sk32768_d128_bf16_kve4m3_causal_wl63_raggedfull_page16",
+                         "b64_h128_hk8_sq1_sk32768_d128_bf16_kve4m3_raggedfull_page16"})
+    EXPECT_EQ(decoded(id, device).candidate.print().find("ctas_per_sm=4"), std::string::npos) << id;
+  EXPECT_EQ(decoded("b54_h32_hk8_sq1_sk32768_d128_bf16_kve4m3_raggedfull_page16", gpu("a100", "sm_80"))
+                .candidate.print()
+                .find("ctas_per_sm=4"),
+            std::string::npos);
 }
 
 // Nine to sixteen query rows: one CTA of eight warps where many share a tile.
@@ -277,6 +290,14 @@ nlohmann::json invariant_config(const std::string& id, const DeviceInfo& device)
   return choice.candidate.family->space().to_json(choice.candidate.config);
 }
 
+int parts_at_once(const std::string& id, const nlohmann::json& config) {
+  const sm80_decode_fwd::Config own = {.warp_rows = config.at("warp_rows"),
+                                       .row_warps = config.at("row_warps"),
+                                       .key_warps = config.at("key_warps"),
+                                       .ctas_per_sm = config.at("ctas_per_sm")};
+  return sm80_decode_fwd::parts_at_once(own, traits_of(Problem::parse(id)));
+}
+
 // Of up to sixteen rows the warps and blocks that decide a row's bits are those of any other number of rows, and one
 // row is not computed as if there were sixteen.
 TEST(Dispatch, BatchInvariantDecodingFitsItsRowsAndKeepsItsBits) {
@@ -290,6 +311,7 @@ TEST(Dispatch, BatchInvariantDecodingFitsItsRowsAndKeepsItsBits) {
             const auto id = fmt::format("b{}_{}_sq{}_sk4096_{}_raggedfull_page16", batch, group, rows, rest);
             const auto config = invariant_config(id, gpu("none", arch));
             if (of_one.empty()) of_one = config;
+            EXPECT_EQ(parts_at_once(id, config), parts_at_once(id, of_one)) << id << " " << arch;
             for (const char* deciding : {"warp_rows", "key_warps", "block_n", "split_keys"})
               EXPECT_EQ(config.at(deciding), of_one.at(deciding)) << id << " " << arch << " " << deciding;
           }
@@ -297,10 +319,15 @@ TEST(Dispatch, BatchInvariantDecodingFitsItsRowsAndKeepsItsBits) {
       }
     }
   }
-  const auto config = invariant_config("b64_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16", gpu("h200", "sm_90"));
-  EXPECT_EQ(config.at("row_warps"), 1);
-  EXPECT_EQ(config.at("key_warps"), 4);
-  EXPECT_EQ(config.at("ctas_per_sm"), 2);
+  for (const auto& [id, row_warps, ctas_per_sm] :
+       {std::tuple("b64_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16", 1, 2),
+        {"b64_h32_hk8_sq16_sk4096_d128_bf16_raggedfull_page16", 2, 1}}) {
+    const auto config = invariant_config(id, gpu("h200", "sm_90"));
+    EXPECT_EQ(config.at("row_warps"), row_warps) << id;
+    EXPECT_EQ(config.at("ctas_per_sm"), ctas_per_sm) << id;
+    EXPECT_EQ(config.at("key_warps"), 4) << id;
+    EXPECT_EQ(config.at("split_keys"), 1024) << id;
+  }
 }
 
 TEST(Dispatch, FallsBackByArchitectureAndDtype) {

@@ -12,7 +12,7 @@ import flashcore
 from flashcore import _library, flashinfer
 
 HEADS, HEADS_KV, DIM, PAGE = 4, 1, 16, 32
-LENGTHS, ROWS = [2200, 70, 45], [2, 1, 20]  # of the first a part of 2048 keys and another
+LENGTHS, ROWS = [2200, 70, 45], [2, 1, 20]  # of the first three parts of 1024 keys
 LIMITED = 700  # keys of the prefill's first request: the emulator takes a while for each
 
 

@@ -19,7 +19,8 @@ using Fp8DecodeParams = sm80_decode_fwd::Fp8Params;
 constexpr std::int64_t kLeastBlock = 16;  // keys
 // Keys of a part that is the same in every batch.
 constexpr int kInvariantKeys = 1024;
-constexpr std::int64_t kFewUnitsOfSm = 32, kFewKeysOfATile = 1000;
+constexpr std::int64_t kFewUnitsOfSm = 32;
+constexpr std::int64_t kLeastTimedKeys = 1000;  // of whole tiles
 constexpr std::int64_t kMostUnits = std::numeric_limits<int>::max();
 
 // Of so many rows, for all sequences and key heads.
@@ -91,7 +92,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     if (auto reason = why_indices_overflow(problem)) return reason;
     if (problem.seqlen_q * problem.group_size() > kMostUnits / 2)
       return fmt::format("more than {} query rows of a sequence and key head", kMostUnits / 2);
-    if (units_of(problem, 16, kLeastBlock) > kMostUnits)
+    if (units_of(problem, 8, kLeastBlock) > kMostUnits)
       return fmt::format("more than {} blocks of {} keys in all", kMostUnits, kLeastBlock);
     if (!first_valid(problem, limits)) return "the accumulators and a ring of K and V do not fit an SM";
     return std::nullopt;
@@ -136,19 +137,17 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   }
 
   // Parts of a fixed number of keys. The warps that share a block's keys decide a row's bits, and go by what all
-  // batches are alike in. How many rows a tile has, and how many CTAs and stages there are, decides none and is made to
-  // fit.
+  // batches are alike in, as if sequences of up to 16 rows had one. How many rows a tile has, and how many CTAs and
+  // stages there are, decides none and is made to fit.
   std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
                                                      const DeviceLimits& limits) const override {
     const Problem any = any_batch_of(problem);
     const bool few = any.seqlen_q <= kFewInvariantRows;
-    auto config = few ? first_valid_of_rows(1, any, limits) : first_valid(any, limits);
+    auto config = few ? first_valid_from(row_warps_of(any.group_size()), any, limits) : first_valid(any, limits);
     if (!config) return std::nullopt;
     config->split_keys = kInvariantKeys, config->min_blocks = 1;
     const std::int64_t rows = problem.seqlen_q * problem.group_size();
-    if (few) return values_of(with_rows(*config, rows, problem, limits));
-    while (config->row_warps > 1 && sm80_decode_fwd::tile_rows(*config) / 2 >= rows) config->row_warps /= 2;
-    return values_of(*config);
+    return values_of(few ? with_more_rows(*config, rows, problem, limits) : with_fewer_rows(*config, rows, problem));
   }
 
   Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
@@ -173,12 +172,14 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
       throw_bad_input("sm80_decode_fwd reaches 2^32 - 2 factors of keys, and {} has {}; use another family",
                       problem.id(), factors);
     // Words of a tile's parts are counted in 32 bits (merge_row.cuh).
-    const std::int64_t of_tile =
-        config.split_keys ? (problem.seqlen_kv + config.split_keys - 1) / config.split_keys : ctas;
-    if (of_tile * 2 * sm80_decode_fwd::part_bytes(config, traits_of(problem)) / 4 > std::numeric_limits<int>::max())
+    const std::int64_t slots_of_tile =
+        config.split_keys ? (problem.seqlen_kv + config.split_keys - 1) / config.split_keys : 2 * ctas;
+    if (slots_of_tile * sm80_decode_fwd::part_bytes(config, traits_of(problem)) / 4 > std::numeric_limits<int>::max())
       throw_bad_input(
-          "sm80_decode_fwd merges up to 2^30 words of a row's parts, and {} has {} parts; give a larger split_keys",
-          problem.id(), of_tile);
+          "sm80_decode_fwd merges up to 2^31 words of a row's parts, and those of {} have room for {} parts; give "
+          "fewer "
+          "keys as the bound, or a larger split_keys (without deterministic_batch)",
+          problem.id(), slots_of_tile);
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(ctas);
     if (problem.is_8bit()) {
@@ -260,19 +261,19 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     if (!is_valid(config, problem, limits)) return std::nullopt;
     return config;
   }
-  // Quantised caches and up to eight query rows, where four small CTAs of each SM have whole tiles: 0.96 to 0.99 of the
+  // Caches of 8 bits and up to eight query rows, where four small CTAs of each SM have whole tiles: 0.96 to 0.99 of the
   // time of two CTAs with equal lengths, 1.00 to 1.03 with random ones (64 and 128 sequences, eight key heads, H200,
   // head dim 128, results/h200/decode_whole_tiles.json). Of 16 bits they took 0.94 to 0.98 of the time of three CTAs
   // with equal lengths, and 1.03 to 1.17 with random ones.
   static std::optional<DecodeConfig> four_ctas_of_whole_tiles(std::int64_t tiles, const Problem& problem,
                                                               const DeviceLimits& limits) {
     const bool timed = limits.arch == 90 && std::min(problem.head_dim, problem.head_dim_v) > 64 &&
-                       problem.seqlen_kv >= kFewKeysOfATile && problem.has_quantised_cache();
+                       problem.keys_read().size() >= kLeastTimedKeys && problem.has_quantised_cache() &&
+                       bits_of(problem.cache_dtype()) == 8;
     if (!timed || problem.seqlen_q * problem.group_size() > 8 ||
         !have_whole_tiles(problem, tiles, std::int64_t{4} * limits.multiprocessors))
       return std::nullopt;
-    DecodeConfig config = {.warp_rows = 8, .key_warps = 2, .num_stages = 2, .ctas_per_sm = 4};
-    config.block_n = 512 / bits_of(problem.cache_dtype());
+    const DecodeConfig config = {.warp_rows = 8, .key_warps = 2, .block_n = 64, .num_stages = 2, .ctas_per_sm = 4};
     if (!is_valid(config, problem, limits)) return std::nullopt;
     return config;
   }
@@ -296,18 +297,33 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     }
     return std::nullopt;
   }
+  // Of two configs that differ in registers: whether a row's parts merge to the same bits. Places past the last part
+  // add 0, which makes +0 of a sum of -0.
+  static bool merge_alike(const DecodeConfig& a, const DecodeConfig& b, const Problem& problem) {
+    const Traits traits = sm80_decode_fwd::with_cache_of_q(traits_of(problem));
+    return sm80_decode_fwd::parts_at_once(a, traits) == sm80_decode_fwd::parts_at_once(b, traits);
+  }
   // `config` with tiles of as many rows as the problem has, or the most that are valid, and with the CTAs and stages
   // that these leave room for. `config` itself is valid.
-  static DecodeConfig with_rows(const DecodeConfig& config, std::int64_t rows, const Problem& problem,
-                                const DeviceLimits& limits) {
+  static DecodeConfig with_more_rows(const DecodeConfig& config, std::int64_t rows, const Problem& problem,
+                                     const DeviceLimits& limits) {
     for (int row_warps = row_warps_of(rows); row_warps > config.row_warps; row_warps /= 2) {
       for (int ctas = config.ctas_per_sm; ctas >= 1; --ctas) {
         for (int stages = config.num_stages; stages >= 2; --stages) {
           DecodeConfig more = config;
           more.row_warps = row_warps, more.ctas_per_sm = ctas, more.num_stages = stages;
-          if (is_valid(more, problem, limits)) return more;
+          if (is_valid(more, problem, limits) && merge_alike(more, config, problem)) return more;
         }
       }
+    }
+    return config;
+  }
+  static DecodeConfig with_fewer_rows(DecodeConfig config, std::int64_t rows, const Problem& problem) {
+    while (config.row_warps > 1 && sm80_decode_fwd::tile_rows(config) / 2 >= rows) {
+      DecodeConfig fewer = config;
+      fewer.row_warps /= 2;
+      if (!merge_alike(fewer, config, problem)) break;
+      config = fewer;
     }
     return config;
   }
@@ -318,7 +334,11 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     if (rows <= 8) {
       if (auto few = first_valid_of_eight(problem, limits)) return few;
     }
-    for (int row_warps = row_warps_of(rows); row_warps >= 1; row_warps /= 2) {
+    return first_valid_from(row_warps_of(rows), problem, limits);
+  }
+  static std::optional<DecodeConfig> first_valid_from(int row_warps, const Problem& problem,
+                                                      const DeviceLimits& limits) {
+    for (; row_warps >= 1; row_warps /= 2) {
       if (auto config = first_valid_of_rows(row_warps, problem, limits)) return config;
     }
     return std::nullopt;

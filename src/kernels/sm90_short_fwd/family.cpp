@@ -27,14 +27,15 @@ constexpr std::int64_t kLeastSpread = 8;
 // dealing takes 1.15 to 1.25 of the time where lengths are alike.
 constexpr double kMostLoss = 2, kMostLossOfManyRows = 6;
 // How much longer a sequence of the bound is under way alone than when dealt out: as a share of the time of the whole
-// batch at its bounds, and in us. With so little one sequence of up to eight times the mean is hidden under the others,
-// and CTAs without clusters are faster: 64 to 192 sequences of up to 1,000 to 8,192 keys took 0.95 to 1.01 of the time
-// of keys dealt out with equal lengths, 0.93 to 1.02 with random ones, and 0.85 to 1.10 where the longest was four to
-// seven times the mean. 56 sequences, which the model expects to take 1.021 of the time, took 1.03 (H200,
-// results/h200/decode_whole_tiles.json).
+// batch at its bounds, and in us, which keeps it to bounds that are near what is used. With so little the others hide
+// most of one long sequence, and CTAs without clusters are faster: 64 to 192 sequences of up to 1,000 to 8,192 keys
+// took 0.95 to 1.01 of the time of keys dealt out with equal lengths, 0.93 to 1.02 with random ones, and 0.85 to 1.10
+// where the longest was four to seven times the mean. 56 sequences, which the model expects to take 1.021 of the time,
+// took 1.03 (H200, results/h200/decode_whole_tiles.json).
 constexpr double kMostShare = 0.115, kMostLongerUs = 60;
 constexpr double kMostOfDealtOut = 1.02;  // of the whole batch
-// What such a config may lose against the best, of the two cases together.
+// What such a config may lose against the best, of the two cases together: of 64 sequences of 4,096 keys two key groups
+// took 1.01 and 1.04 times as long as one, and hide a long sequence.
 constexpr double kMostForAShare = 0.08;
 // Of a wave and little more, the keys dealt out evenly took 0.93 to 0.94 of the time on an H100 (17 sequences of 4,096
 // or 16,384 keys, 136 tiles on 132 SMs), and 0.83 to 0.96 on an H200.
@@ -68,6 +69,11 @@ struct Expected {
   Config config;
   double alike_us, spread_us;
 };
+bool loses_little(const Config& config, const Problem& problem, const DeviceLimits& limits) {
+  const bool many_rows = problem.seqlen_q * problem.group_size() > 16;
+  return sm90_short_fwd::loss_of_one_long_sequence(config, problem, limits) <=
+         (many_rows ? kMostLossOfManyRows : kMostLoss);
+}
 // Whether one long sequence is hidden under the others.
 bool hides_a_long_sequence(const Config& config, const Problem& problem, const DeviceLimits& limits) {
   if (config.cluster > 1) return false;
@@ -83,7 +89,7 @@ const Config& best_of_both(const std::vector<Expected>& candidates, const Proble
   const double alike = least(&Expected::alike_us), spread = least(&Expected::spread_us);
   const auto loss = [&](const Expected& e) { return e.alike_us / alike + e.spread_us / spread; };
   const Expected* best = &*std::ranges::min_element(candidates, {}, loss);
-  if (sm90_short_fwd::loss_of_one_long_sequence(best->config, problem, limits) <= kMostLoss) return best->config;
+  if (loses_little(best->config, problem, limits)) return best->config;
   const Expected* even = nullptr;
   for (const Expected& e : candidates) {
     if (loss(e) > loss(*best) + kMostForAShare || (even && loss(e) >= loss(*even))) continue;
@@ -134,9 +140,7 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     const auto config = config_from<Config>(default_config(problem, limits));
     if (idles(config, problem, limits)) return 94;
     if (problem.batch == 1) return 97;
-    const double most = problem.seqlen_q * problem.group_size() > 16 ? kMostLossOfManyRows : kMostLoss;
-    if (sm90_short_fwd::loss_of_one_long_sequence(config, problem, limits) <= most) return 97;
-    return problem.batch >= kLeastSpread && hides_a_long_sequence(config, problem, limits) ? 97 : 94;
+    return loses_little(config, problem, limits) || hides_a_long_sequence(config, problem, limits) ? 97 : 94;
   }
 
   // Whether a sequence's own CTAs, a cluster at the most, leave so much of the SMs or of DRAM's rate unused that keys
