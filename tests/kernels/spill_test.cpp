@@ -332,28 +332,40 @@ TEST(SpillPaged, NoAcceptedConfigOfSm90Short) {
   expect_no_spills(family_by_name("sm90_short_fwd"), draw_paged_problem);
 }
 
-// Samples draw the configs of one head dim and one kind of problem seldom: the defaults serialised wgmma in half of
-// these.
-TEST(SpillDefaults, OfSm90Fp8) {
+// Samples draw the configs of one head dim and one kind of problem seldom.
+void expect_no_spills_of_default(const Family& family, const Problem& problem, const std::string& arch) {
   std::unique_ptr<Compiler> compiler;
   try {
     compiler = open_compiler();
   } catch (const Error& error) {
     GTEST_SKIP() << error.what();
   }
-  const Family& family = family_by_name("sm90_fp8_fwd");
-  const DeviceLimits limits = limits_of_arch("sm_90");
+  const DeviceLimits limits = limits_of_arch(arch);
+  const ConfigValues config = family.default_config(problem, limits);
+  EXPECT_EQ(complaint(compiler->compile(family.source(config, problem, limits), device_sources(),
+                                        family.compile_arch(limits)),
+                      limits),
+            "")
+      << arch << " " << problem.id() << " " << family.space().print(config);
+}
+
+// They serialised wgmma in half of these.
+TEST(SpillDefaults, OfSm90Fp8) {
   for (const char* dim : {"d64", "d128", "d256"})
     for (const char* rest : {"_raggedfull", "_causal_softcap5", "_pertoken_causal", "_causal_vdn",
-                             "_causal_wl100_alibi_sink_raggedfull", "_causal_softcap5_raggedfull_page16"}) {
-      const Problem problem = Problem::parse(fmt::format("b4_h16_s2048_{}_e4m3{}", dim, rest));
-      const ConfigValues config = family.default_config(problem, limits);
-      EXPECT_EQ(complaint(compiler->compile(family.source(config, problem, limits), device_sources(),
-                                            family.compile_arch(limits)),
-                          limits),
-                "")
-          << problem.id() << " " << family.space().print(config);
-    }
+                             "_causal_wl100_alibi_sink_raggedfull", "_causal_softcap5_raggedfull_page16"})
+      expect_no_spills_of_default(family_by_name("sm90_fp8_fwd"),
+                                  Problem::parse(fmt::format("b4_h16_s2048_{}_e4m3{}", dim, rest)), "sm_90");
+}
+
+// On sm_120 all of int4 did at these head dims, eight query rows on four and 64 sequences.
+TEST(SpillDefaults, OfQuantisedCachesOfSm80Decode) {
+  for (const std::string& arch : known_archs())
+    for (const char* dims : {"d96_bf16", "d128_bf16"})
+      for (const char* cache : {"_kve4m3", "_kvint4", "_kvint4_pertoken"})
+        expect_no_spills_of_default(
+            family_by_name("sm80_decode_fwd"),
+            Problem::parse(fmt::format("b64_h64_hk8_sq1_sk4096_{}{}_raggedrandom_page16", dims, cache)), arch);
 }
 
 // Functions of the user's own that fuzzers found to spill; and beside each a config or a function that has the

@@ -212,6 +212,9 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
         (config.key_warps < 4 || (problem.has_expression() && config.num_stages > 4)))
       return "one or two key warps, and more than four stages beside functions of the user's own, have too few "
              "registers for int4 beside more than 64 columns here";
+    // 4 to 20 bytes at head dims 96 and 128, of four key warps.
+    if (limits.arch >= 120 && is_int4 && config.warp_rows == 8 && problem.head_dim_v > 64)
+      return "8 query rows have too few registers for int4 beside more than 64 columns here";
     // Beside bf16 8 to 20 bytes at head dims 96 and 128 of int4, and at 128 of 8 bits; with three stages of int4 for
     // four CTAs alone. fp16 needs no scale of its own, and spills 4 to 36 before sm_90. Factors of keys spill 4
     // anywhere.
