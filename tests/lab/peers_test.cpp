@@ -14,11 +14,12 @@ namespace {
 
 using nlohmann::json;
 
-json run_one(bool on_gpu, PeerDeadlines deadlines, std::vector<std::vector<std::string>> programs, double gap_ms = 0) {
+json run_one(bool on_gpu, PeerDeadlines deadlines, std::vector<std::vector<std::string>> programs, double gap_ms = 0,
+             const char* problem = "b1_h1_s8_d16_fp32") {
   PeersOptions options;
   options.device = "cpu";
   options.on_gpu = on_gpu;  // the rules of a GPU; the times are a CPU's
-  options.suite = {"one", {{"tiny", PlacedProblem::parse("b1_h1_s8_d16_fp32")}}};
+  options.suite = {"one", {{"tiny", PlacedProblem::parse(problem)}}};
   options.programs = std::move(programs);
   options.rounds = 2;
   options.gap_ms = gap_ms;
@@ -52,6 +53,16 @@ TEST(Peers, OnACpuEachSampleComesAfterPoolsHaveGoneToSleep) {
   };
   seconds_with(0);  // what is measured once in a process
   EXPECT_GE(seconds_with(-1), 2 * 2 * 0.05) << "2 rounds of 2 parties, 50 ms before each";
+}
+
+// Which PyTorch has no type for: the peers' programs are not asked, and ours is timed by the laboratory.
+TEST(Peers, Int4IsTimedByTheLaboratoryAlone) {
+  const json row = run_one(true, {}, {{"python3", kFake, "flashcore", "good"}}, 0,
+                           "b2_h2_hk1_sq1_sk40_d16_fp32_kvint4_raggedfull_page8");
+  EXPECT_TRUE(row["time_us"].is_object()) << row;
+  EXPECT_EQ(row["measured"][0]["timed_in"], "the laboratory");
+  EXPECT_NE(row["refused"].value("good", "").find("PyTorch has no int4"), std::string::npos) << row["refused"];
+  EXPECT_FALSE(row["refused"].contains("flashcore"));
 }
 
 // It answers hello, and nothing else: without a bound the first problem would take 900 s.

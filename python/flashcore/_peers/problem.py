@@ -25,8 +25,6 @@ class Problem:
         import torch
 
         fields = request["fields"]
-        if fields.get("kv_dtype") == "int4":
-            raise Refused("PyTorch has no int4, and no peer is handed a cache of it")
         self.key = (request["problem"], request["seed"])
         self.batch, self.heads, self.heads_kv = fields["batch"], fields["heads_q"], fields["heads_kv"]
         self.rows, self.keys, self.dim, self.dim_v = fields["seqlen_q"], fields["seqlen_kv"], fields["head_dim"], fields["head_dim_v"]

@@ -181,6 +181,11 @@ class PeerRun {
     return row;
   }
 
+  // The laboratory times such a problem alone.
+  static const char* why_no_party(const PlacedProblem& problem) {
+    return problem.kv_dtype == DType::kInt4 ? "PyTorch has no int4, and no peer is handed a cache of it" : nullptr;
+  }
+
   std::vector<Party> prepare(const Trial& trial, const AttentionInputs& inputs, int problems_left,
                              std::map<std::string, std::string>& refused) {
     const PlacedProblem& problem = trial.problem;
@@ -194,9 +199,14 @@ class PeerRun {
     put_problem(question, problem);
     std::vector<Party> parties;
     int launches = 0;
-    if (programs_.any()) question["inputs"] = write_inputs(scratch_.path(), problem, inputs);
+    const char* none_can = why_no_party(problem);
+    if (programs_.any() && !none_can) question["inputs"] = write_inputs(scratch_.path(), problem, inputs);
     for (Party party : programs_.offered()) {
       if (refused.contains(party.name)) continue;
+      if (none_can) {
+        if (party.name != kOurParty) refused[party.name] = none_can;
+        continue;
+      }
       double& spent = set_up_seconds_[party.name];
       if (party.name != kOurParty && seconds_left() < kSecondsPerProblem * problems_left && spent > kSlowSetUpSeconds) {
         refused[party.name] =
