@@ -129,7 +129,9 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     if (units < static_cast<std::int64_t>(limits.multiprocessors) * config->ctas_per_sm * config->min_blocks)
       config->min_blocks = 1;
     // Few blocks are dealt out to two CTAs of an SM, which leave fewer parts: of 4 to 32 of 64 keys to an SM they took
-    // 0.92 to 0.99 of the time of three, of 48 and more 1.00 to 1.03 (H200, head dim 128).
+    // 0.92 to 0.99 of the time of three (H200, head dim 128). Of 48 and more, since CTAs come out even, it is 0.96 to
+    // 0.99 where two have whole tiles and lengths are equal, 0.99 to 1.07 else, and 1.02 to 1.28 with random lengths
+    // (results/h200/decode_whole_tiles.json).
     if (config->warp_rows == 8 && config->ctas_per_sm == 3 &&
         (two_have_tiles || units <= kFewUnitsOfSm * limits.multiprocessors))
       config->ctas_per_sm = 2;
@@ -176,9 +178,9 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
         config.split_keys ? (problem.seqlen_kv + config.split_keys - 1) / config.split_keys : 2 * ctas;
     if (slots_of_tile * sm80_decode_fwd::part_bytes(config, traits_of(problem)) / 4 > std::numeric_limits<int>::max())
       throw_bad_input(
-          "sm80_decode_fwd merges up to 2^31 words of a row's parts, and those of {} have room for {} parts; give "
-          "fewer "
-          "keys as the bound, or a larger split_keys (without deterministic_batch)",
+          "sm80_decode_fwd merges up to 2^31 words of a row's parts, and {} has room for {} of them; give fewer keys "
+          "as "
+          "the bound, or without deterministic_batch a larger split_keys",
           problem.id(), slots_of_tile);
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(ctas);
@@ -251,7 +253,8 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   // Nine to sixteen query rows on keys of 16 bits. Tiles that many CTAs share merge sixteen rows of each part: eight
   // warps of one CTA to an SM took 0.77 to 1.01 of the time of three CTAs where tiles were up to 24 (one to three
   // sequences, eight key heads), and beyond them three CTAs 0.85 to 0.97 of that of two with three stages (H200, head
-  // dim 128, results/h200/decode_configs.json).
+  // dim 128, results/h200/decode_configs.json). Since CTAs come out even it is 1.01 to 1.13 where two have whole tiles
+  // and lengths are equal, 0.96 with random ones (decode_whole_tiles.json).
   static std::optional<DecodeConfig> of_sixteen_rows(DecodeConfig config, std::int64_t tiles, const Problem& problem,
                                                      const DeviceLimits& limits) {
     const bool timed = limits.arch == 90 && std::min(problem.head_dim, problem.head_dim_v) > 64;
@@ -265,7 +268,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     return config;
   }
   // Caches of 8 bits and up to eight query rows, where four small CTAs of each SM have whole tiles: 0.96 to 0.99 of the
-  // time of two CTAs with equal lengths, 1.00 to 1.03 with random ones (64 and 128 sequences, eight key heads, H200,
+  // time of two CTAs with equal lengths, 1.00 to 1.02 with random ones (64 and 128 sequences, eight key heads, H200,
   // head dim 128, results/h200/decode_whole_tiles.json). Of 16 bits they took 0.94 to 0.98 of the time of three CTAs
   // with equal lengths, and 1.03 to 1.17 with random ones.
   static std::optional<DecodeConfig> four_ctas_of_whole_tiles(std::int64_t tiles, const Problem& problem,
