@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <regex>
 #include <set>
 
 #include "core/error.h"
@@ -163,17 +164,20 @@ TEST(BatchInvariant, OneCandidateForAllBatchesOfOneKind) {
   };
   const std::string decoding = chosen("b1_h8_hk2_sq1_sk77_d128_bf16_raggedfull_page16");
   EXPECT_TRUE(decoding.starts_with("sm80_decode_fwd:")) << decoding;
-  EXPECT_NE(decoding.find("split_keys=2048"), std::string::npos) << decoding;
+  EXPECT_NE(decoding.find("split_keys=1024"), std::string::npos) << decoding;
   for (const char* id :
        {"b64_h8_hk2_sq1_sk40000_d128_bf16_raggedrandom_page1", "b7_h8_hk2_sq1_sk9_d128_bf16_raggedhalving_page64"})
     EXPECT_EQ(chosen(id), decoding) << id;
   const std::string prompts = chosen("b1_h8_hk2_sq17_sk77_d128_bf16_causal_raggedfull");
   EXPECT_TRUE(prompts.starts_with("sm90_fwd:")) << prompts;
   EXPECT_EQ(chosen("b40_h8_hk2_sq9000_sk9000_d128_bf16_causal_raggedrandom"), prompts);
-  // More rows of a sequence need larger tiles, and nothing else.
+  // More rows of a sequence need larger tiles, which leave room for fewer CTAs and stages. None of it is seen in bits.
   const std::string more = chosen("b1_h8_hk2_sq16_sk77_d128_bf16_raggedfull_page16");
   EXPECT_NE(more, decoding);
-  EXPECT_EQ(more.substr(more.find("key_warps")), decoding.substr(decoding.find("key_warps")));
+  const auto deciding = [](const std::string& candidate) {
+    return std::regex_replace(candidate, std::regex("(row_warps|num_stages|ctas_per_sm)=[0-9]+,"), "");
+  };
+  EXPECT_EQ(deciding(more), deciding(decoding));
 }
 
 // The families of 8-bit tensor cores promise nothing: decoding's has all rows.
@@ -184,7 +188,7 @@ TEST(BatchInvariant, EightBitsHavePartsOfAFixedSize) {
   for (const char* device : {"emulator:sm_80", "emulator:sm_90"}) {
     const std::string decoding = chosen("b1_h16_hk4_sq1_sk100_d128_e4m3_raggedfull_page16", device);
     EXPECT_TRUE(decoding.starts_with("sm80_decode_fwd:")) << decoding;
-    EXPECT_NE(decoding.find("split_keys=2048"), std::string::npos) << decoding;
+    EXPECT_NE(decoding.find("split_keys=1024"), std::string::npos) << decoding;
     EXPECT_EQ(chosen("b64_h16_hk4_sq1_sk9000_d128_e4m3_raggedrandom_page16", device), decoding);
     EXPECT_EQ(chosen("b9_h2_s900_d64_e4m3", device), chosen("b1_h2_s70_d64_e4m3", device));
     EXPECT_TRUE(chosen("b9_h2_s900_d64_e4m3", device).starts_with("sm80_decode_fwd:"));

@@ -96,8 +96,8 @@ class BatchTest(unittest.TestCase):
     def test_the_kernel_does_not_depend_on_the_batch(self):
         gpu = "emulator:sm_90"
         for device, family, needed, form, batches in (
-            (gpu, "sm80_decode_fwd", "min_blocks=1,split_keys=2048", "{}_sk{}_d128_fp16_raggedfull_page16", ("b1_h16_hk4_sq1", "b64_h16_hk4_sq1")),
-            (gpu, "sm80_decode_fwd", "min_blocks=1,split_keys=2048", "{}_sk{}_d64_bf16_raggedrandom", ("b1_h16_hk4_sq5", "b64_h16_hk4_sq5")),
+            (gpu, "sm80_decode_fwd", "min_blocks=1,split_keys=1024", "{}_sk{}_d128_fp16_raggedfull_page16", ("b1_h16_hk4_sq1", "b64_h16_hk4_sq1")),
+            (gpu, "sm80_decode_fwd", "min_blocks=1,split_keys=1024", "{}_sk{}_d64_bf16_raggedrandom", ("b1_h16_hk4_sq5", "b64_h16_hk4_sq5")),
             (gpu, "sm90_fwd", "", "{}_sk{}_d128_fp16_raggedfull_page16", ("b1_h16_hk4_sq17", "b64_h16_hk4_sq700")),
             (gpu, "sm90_wide_fwd", "num_splits=1", "{}_sk{}_d576_dv512_bf16_raggedfull_page64", ("b1_h16_hk1_sq1", "b64_h16_hk1_sq1")),
             (gpu, "sm80_wide_fwd", "num_splits=1", "{}_sk{}_d576_dv512_bf16_kve4m3_raggedfull_page64", ("b1_h16_hk1_sq1", "b64_h16_hk1_sq1")),
