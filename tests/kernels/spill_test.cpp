@@ -349,7 +349,7 @@ void expect_no_spills_of_default(const Family& family, const Problem& problem, c
       << arch << " " << problem.id() << " " << family.space().print(config);
 }
 
-// They serialised wgmma in half of these.
+// Defaults serialised wgmma in half of these.
 TEST(SpillDefaults, OfSm90Fp8) {
   for (const char* dim : {"d64", "d128", "d256"})
     for (const char* rest : {"_raggedfull", "_causal_softcap5", "_pertoken_causal", "_causal_vdn",
@@ -358,7 +358,7 @@ TEST(SpillDefaults, OfSm90Fp8) {
                                   Problem::parse(fmt::format("b4_h16_s2048_{}_e4m3{}", dim, rest)), "sm_90");
 }
 
-// On sm_120 all of int4 did at these head dims, eight query rows on four and 64 sequences.
+// On sm_120 all defaults of int4 with eight query rows spilled at these head dims.
 TEST(SpillDefaults, OfQuantisedCachesOfSm80Decode) {
   for (const std::string& arch : known_archs())
     for (const char* dims : {"d96_bf16", "d128_bf16"})
